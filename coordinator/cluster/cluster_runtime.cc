@@ -20,9 +20,9 @@ namespace {
 
 // How long others have to take a good-bye.
 constexpr uint64_t kLeaveMs = 300;
-// A heartbeat that waited longer for a way to go is not sent: the next one says more.
+// A heartbeat that waited longer for a path is not sent: the next one is newer.
 constexpr int64_t kWaitingUsMax = 1'000'000;
-// What is logged of ids and names that nodes share: so many, each once in so long.
+// Shared ids and names are logged for so many nodes, each once in this time.
 constexpr size_t kSharedLoggedMax = 16;
 constexpr int64_t kSharedLoggedUs = 600'000'000;
 
@@ -76,7 +76,7 @@ void ClusterRuntime::Start(Listening listening) {
   const auto poll_ms = static_cast<uint64_t>(options_.interfaces_poll_ms);
   interfaces_timer_ =
       loop_->StartTimer({.delay_ms = poll_ms, .repeat_ms = poll_ms}, [this] { ReadInterfaces(); });
-  if (!static_peers_.empty()) StartAskingStaticPeers();
+  if (!static_peers_.empty()) StartProbingStaticPeers();
   Pump();
 }
 
@@ -92,7 +92,8 @@ void ClusterRuntime::StartDiscovery() {
   if (discovery.ok()) {
     discovery_ = *std::move(discovery);
   } else {
-    LOG(WARNING) << "nodes are found by --peer only: " << discovery.status().message();
+    LOG(WARNING) << "mDNS cannot be used, so nodes are found by --peer only: "
+                 << discovery.status().message();
   }
 }
 
@@ -100,7 +101,7 @@ void ClusterRuntime::SetKeyId(std::string key_id) {
   if (key_id == key_id_) return;
   key_id_ = std::move(key_id);
   if (discovery_ == nullptr) return;
-  discovery_.reset();  // it says goodbye first, for what it announced is not so any more
+  discovery_.reset();  // withdraws what it announced, which no longer holds
   StartDiscovery();
   if (discovery_ != nullptr) discovery_->Announce(interfaces_);
 }
@@ -123,7 +124,7 @@ bool ClusterRuntime::MayReturn(const NodeId& node) {
   if (it == removed_.end()) return true;
   if (clock_->NowUs() < it->second) return false;
   removed_.erase(it);
-  // A connection from before proves nothing; the next one does.
+  // A connection from before does not prove that the node has the new key; the next one does.
   for (const std::string& address : PeerOf(node).paths.addresses()) transport_->Forget(address);
   return true;
 }
@@ -138,7 +139,7 @@ void ClusterRuntime::Leave(absl::AnyInvocable<void() &&> done) {
   membership_.Leave(clock_->NowUs());
   Pump();
   wake_.reset();
-  leave_timer_ = loop_->StartTimer({.delay_ms = under_way_ == 0 ? uint64_t{0} : kLeaveMs},
+  leave_timer_ = loop_->StartTimer({.delay_ms = in_flight_ == 0 ? uint64_t{0} : kLeaveMs},
                                    [this] { LeaveNow(); });
 }
 
@@ -181,16 +182,16 @@ ClusterRuntime::Peer& ClusterRuntime::PeerOf(const NodeId& node) {
   return *peer;
 }
 
-// What nodes tell of themselves, and who is not known any more.
+// Takes the addresses that nodes announce, and drops nodes that are no longer known.
 void ClusterRuntime::TakeAddresses() {
   const ClusterView& now = membership_.view();
   for (const ClusterView::Node& node : now.nodes) {
     if (node.record.id == id()) continue;
-    std::vector<std::string> told;
-    absl::c_copy_if(node.record.addresses, std::back_inserter(told), IsDialable);
+    std::vector<std::string> announced;
+    absl::c_copy_if(node.record.addresses, std::back_inserter(announced), IsDialable);
     Peer& peer = PeerOf(node.record.id);
-    peer.paths.SetTold(told);
-    // Another process may be where the one before was, too.
+    peer.paths.SetAnnounced(announced);
+    // Another process may be at the addresses of the one before, too.
     if (std::exchange(peer.nonce, node.record.nonce) != node.record.nonce) peer.paths.TryAgain();
   }
   std::erase_if(peers_, [&](const auto& each) {
@@ -205,7 +206,7 @@ void ClusterRuntime::SendTo(const NodeId& node, Heartbeat message) {
   Peer& peer = PeerOf(node);
   SendProbes(node);
   const int64_t now_us = clock_->NowUs();
-  if (peer.under_way >= kHeartbeatsUnderWayMax) return;
+  if (peer.in_flight >= kHeartbeatsInFlightMax) return;
   const std::string address = peer.paths.TakeBest(now_us);
   if (address.empty()) {
     peer.waiting = std::make_unique<Heartbeat>(std::move(message));
@@ -218,21 +219,21 @@ void ClusterRuntime::SendTo(const NodeId& node, Heartbeat message) {
 
 void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
                               const Heartbeat& message) {
-  ++PeerOf(node).under_way;
-  ++under_way_;
+  ++PeerOf(node).in_flight;
+  ++in_flight_;
   const int64_t sent_us = clock_->NowUs();
   transport_->Exchange(
       address, ToWire(message), options_.answer_ms,
       WhileAlive([this, node, address, sent_us](absl::StatusOr<wire::Heartbeat> reply) {
         const int64_t now_us = clock_->NowUs();
-        if (--under_way_ == 0 && leaving_) LeaveNow();
+        if (--in_flight_ == 0 && leaving_) LeaveNow();
         const auto it = peers_.find(node);
         if (it != peers_.end()) {
-          --it->second->under_way;
+          --it->second->in_flight;
           if (reply.ok()) {
             it->second->paths.Answered(address, sent_us, now_us);
           } else if (absl::IsNotFound(reply.status())) {
-            it->second->paths.Wrong(address, now_us);  // another node's by now
+            it->second->paths.Wrong(address, now_us);  // another node has the address by now
           } else {
             Failed(node, address, sent_us, reply.status());
           }
@@ -252,7 +253,7 @@ void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
 }
 
 void ClusterRuntime::OnRemoved(const absl::Status& why) {
-  if (std::exchange(told_removed_, true)) return;
+  if (std::exchange(logged_removed_, true)) return;
   LOG(WARNING) << "the cluster's other nodes say: " << why.message()
                << "; to come back, stop this node, remove its key and be admitted (strata approve)";
 }
@@ -260,11 +261,11 @@ void ClusterRuntime::OnRemoved(const absl::Status& why) {
 void ClusterRuntime::Failed(const NodeId& node, const std::string& address, int64_t sent_us,
                             const absl::Status& why) {
   PeerOf(node).paths.Failed(address, sent_us, clock_->NowUs());
-  // Perhaps its process has ended; the system of its machine knows.
+  // Its process may have ended; its machine's system knows.
   if (absl::IsUnavailable(why) && !leaving_) ProbeAt(node);
 }
 
-// At all addresses: one that refuses may have a firewall before it, or be another machine's.
+// Probes all addresses: one that refuses may be behind a firewall, or belong to another machine.
 void ClusterRuntime::ProbeAt(const NodeId& node) {
   Peer& peer = PeerOf(node);
   const int64_t now_us = clock_->NowUs();
@@ -294,7 +295,7 @@ void ClusterRuntime::OnConnectProbed(const NodeId& node, int64_t tried_us, bool 
   if (it == peers_.end()) return;
   it->second->connect_probing = false;
   const ClusterView::Node* const known = membership_.view().Find(node);
-  // One that is heard lives.
+  // A node that is heard lives.
   if (!refused || known == nullptr || known->last_heard_us >= tried_us) return;
   it->second->next_connect_probe = loop_->StartTimer(
       {.delay_ms = static_cast<uint64_t>(options_.connect_probe_ms)}, [this, node] {
@@ -341,7 +342,7 @@ void ClusterRuntime::OnProbed(const NodeId& node, const std::string& address, in
     const std::unique_ptr<Heartbeat> message = std::move(peer.waiting);
     SendOver(node, peer.paths.TakeBest(now_us), *message);
   }
-  SendProbes(node);  // once more over a connection that stands, to time it
+  SendProbes(node);  // once more over the open connection, to time it
 }
 
 std::string ClusterRuntime::AddressOf(const NodeId& node) const {
@@ -356,8 +357,8 @@ absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& 
                                                          const std::string& from_host) {
   absl::StatusOr<Heartbeat> parsed = FromWire(request);
   if (!parsed.ok()) return parsed.status();
-  // One with the key of before does not get here (transport/rpc/removed_peer_filter.h), but for
-  // calls that were under way.
+  // A node with the old key does not get here (transport/rpc/removed_peer_filter.h), except in
+  // calls that were in flight.
   if (!MayReturn(parsed->body->from)) {
     return absl::PermissionDeniedError("this node was removed from the cluster");
   }
@@ -368,16 +369,16 @@ absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& 
   return ToWire(*reply);
 }
 
-// A node that calls from an address is likely to be found there, at the port that it tells: the
-// only way to learn addresses that mean something on one link only, or behind a tunnel's far end.
+// A node that calls from an address can probably be reached there, at the port that it announces:
+// the only source of addresses that are valid on one link only, or behind a tunnel's far end.
 void ClusterRuntime::Observe(const NodeId& node, const std::string& from_host) {
   const auto it = peers_.find(node);
   if (it == peers_.end() || !it->second->paths.best().empty()) return;
   const ClusterView::Node* known = membership_.view().Find(node);
   if (known == nullptr || known->record.addresses.empty()) return;
-  const absl::StatusOr<HostPort> told = ParseHostPort(known->record.addresses.front());
-  if (!told.ok()) return;
-  const std::string address = JoinHostPort(from_host, told->port);
+  const absl::StatusOr<HostPort> announced = ParseHostPort(known->record.addresses.front());
+  if (!announced.ok()) return;
+  const std::string address = JoinHostPort(from_host, announced->port);
   if (!IsDialable(address)) return;
   it->second->paths.Observe(address);
   it->second->paths.TryAgain();
@@ -392,7 +393,7 @@ wire::IdentifyResponse ClusterRuntime::Identify() const {
   return response;
 }
 
-// --- who shares an id or a name
+// --- shared ids and names
 // -------------------------------------------------------------------
 
 bool ClusterRuntime::IsOfAnotherProcess(const NodeId& node, const wire::OtherProcess& process) {
@@ -414,7 +415,7 @@ void ClusterRuntime::OnProcess(const NodeId& node, const std::string& address,
 std::vector<wire::SharedId> ClusterRuntime::SharedIds() {
   const ClusterView& now = membership_.view();
   const int64_t now_us = clock_->NowUs();
-  const auto told = [](const std::string& address) {
+  const auto shown = [](const std::string& address) {
     return IsDialable(address) ? address : std::string();
   };
   std::vector<wire::SharedId> all;
@@ -424,8 +425,8 @@ std::vector<wire::SharedId> ClusterRuntime::SharedIds() {
     if (const ClusterView::Node* const node = now.Find(shared.id); node != nullptr) {
       wire.set_name(ToWire(node->record).name());
     }
-    wire.set_taken_address(told(shared.taken_address));
-    wire.set_refused_address(told(shared.refused_address));
+    wire.set_taken_address(shown(shared.taken_address));
+    wire.set_refused_address(shown(shared.refused_address));
     wire.set_since_ms((now_us - shared.since_us) / 1000);
     wire.set_asked_is_refused(shared.this_is_refused);
     if (shared.this_is_refused) wire.set_id_file(options_.id_file);
@@ -443,7 +444,7 @@ std::string ClusterRuntime::WhyRefused() {
 
 void ClusterRuntime::LogSharedIds() {
   const ClusterView& now = membership_.view();
-  if (now.refused != std::exchange(told_refused_, now.refused)) {
+  if (now.refused != std::exchange(logged_refused_, now.refused)) {
     if (now.refused) {
       LOG(ERROR) << WhyRefused();
     } else {
@@ -451,22 +452,22 @@ void ClusterRuntime::LogSharedIds() {
     }
   }
   const int64_t now_us = clock_->NowUs();
-  std::erase_if(told_shared_,
+  std::erase_if(logged_shared_ids_,
                 [&](const auto& each) { return now_us - each.second >= kSharedLoggedUs; });
   for (const wire::SharedId& shared : SharedIds()) {
     const NodeId node = IdOf(shared.node_id());
-    if (shared.asked_is_refused() || told_shared_.contains(node) ||
-        told_shared_.size() >= kSharedLoggedMax) {
+    if (shared.asked_is_refused() || logged_shared_ids_.contains(node) ||
+        logged_shared_ids_.size() >= kSharedLoggedMax) {
       continue;
     }
-    told_shared_[node] = now_us;
+    logged_shared_ids_[node] = now_us;
     LOG(WARNING) << SharedIdText(shared);
   }
 }
 
 void ClusterRuntime::LogSharedNames() {
   const int64_t now_us = clock_->NowUs();
-  std::erase_if(told_names_,
+  std::erase_if(logged_names_,
                 [&](const auto& each) { return now_us - each.second >= kSharedLoggedUs; });
   std::map<PrintableText, int> names;
   bool any = false;
@@ -476,8 +477,8 @@ void ClusterRuntime::LogSharedNames() {
   if (!any) return;
   for (const std::string& problem : SharedNameProblems(Describe())) {
     const std::string name = problem.substr(0, problem.find(':'));  // addresses come and go
-    if (told_names_.contains(name) || told_names_.size() >= kSharedLoggedMax) continue;
-    told_names_[name] = now_us;
+    if (logged_names_.contains(name) || logged_names_.size() >= kSharedLoggedMax) continue;
+    logged_names_[name] = now_us;
     LOG(WARNING) << problem;
   }
 }

@@ -1,6 +1,6 @@
 // A node's part in its cluster: runs membership (coordinator/membership/membership.h) on the loop.
-// Finds nodes by mDNS and by the addresses a person gave, tries every address of each, keeps the
-// fastest that works, and carries heartbeats over it. Loop thread, but for what is said otherwise.
+// Finds nodes by mDNS and by the addresses that the user gave, tries every address of each node,
+// keeps the fastest that works, and sends heartbeats over it. Loop thread, unless stated otherwise.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +23,15 @@
 
 namespace strata {
 
-// --peer options, and heartbeats under way to one node, at most.
+// The most --peer options, and heartbeats in flight to one node.
 inline constexpr size_t kStaticPeersMax = 64;
-inline constexpr int kHeartbeatsUnderWayMax = 4;
-// Certificates are read again each second, and heartbeats are under way for a second at most.
+inline constexpr int kHeartbeatsInFlightMax = 4;
+// Certificates are read again each second, and heartbeats are in flight for a second at most.
 inline constexpr int64_t kReturnMs = 5'000;
-// Nodes without a key that are told of; more are not.
+// Nodes without a key that are reported; more are not.
 inline constexpr size_t kWaitingNodesMax = 16;
 
-// The clock that membership needs: it goes on while the machine sleeps. Lives as long as the
+// The clock that membership needs: it runs on while the machine sleeps. Lives as long as the
 // process.
 Clock* SleeplessClock();
 
@@ -40,14 +40,14 @@ class ClusterRuntime final : private Discovery::Listener {
   struct Options {
     NodeRecord self;                 // its addresses are filled in
     std::string key_id;              // of the cluster's key at first; empty: it has none
-    std::string id_file;             // that holds the node's id; empty: none does
-    std::vector<std::string> peers;  // host:port of nodes that may be there
-    Discovery::Starter discovery = &Discovery::StartMdns;  // null: by `peers` alone
+    std::string id_file;             // holds the node's id; empty: no file does
+    std::vector<std::string> peers;  // host:port of possible nodes
+    Discovery::Starter discovery = &Discovery::StartMdns;  // null: `peers` only
     MembershipOptions membership;
     int64_t answer_ms = 1'000;           // a request unanswered for so long has failed
-    int64_t peer_retry_ms = 1'000;       // between questions to an address of `peers`
-    int64_t interfaces_poll_ms = 1'000;  // how soon a change of addresses is seen
-    int64_t connect_probe_ms = 100;      // between questions whether a process has ended
+    int64_t peer_retry_ms = 1'000;       // between requests to an address of `peers`
+    int64_t interfaces_poll_ms = 1'000;  // how soon a change of addresses is noticed
+    int64_t connect_probe_ms = 100;      // between probes whether a process has ended
   };
 
   // `loop` and `clock` outlive it. Sends nothing before Start().
@@ -55,16 +55,16 @@ class ClusterRuntime final : private Discovery::Listener {
                  std::unique_ptr<PeerTransport> transport);
   ~ClusterRuntime() override;
 
-  // Begins. Where mDNS cannot be used it says so to the log and goes on without. Once; loop thread,
-  // or before it runs.
+  // Starts. Where mDNS cannot be used it logs that and goes on without. Once; on the loop thread,
+  // or before the loop runs.
   struct Listening {
-    HostPort address;                    // really listened on; the host may mean all interfaces
-    std::vector<std::string> advertise;  // host:port told instead of the interfaces' addresses
+    HostPort address;                    // the bound address; the host may mean all interfaces
+    std::vector<std::string> advertise;  // host:port announced instead of the interfaces' addresses
   };
   void Start(Listening listening);
 
-  // Says good-bye to the others and stops; `done` is called soon after on the loop, whether they
-  // heard or not. Once.
+  // Says good-bye to the others and stops; `done` is called soon after on the loop, whether or not
+  // they received it. Once.
   void Leave(absl::AnyInvocable<void() &&> done);
 
   // Called after each change of view(), not from inside any call of this class.
@@ -75,33 +75,33 @@ class ClusterRuntime final : private Discovery::Listener {
   const ClusterView& view() { return membership_.view(); }
   Membership* membership() { return &membership_; }
 
-  // What this node tells others to dial, best guess first.
+  // The addresses that this node announces, best guess first.
   const std::vector<std::string>& own_addresses() const { return own_addresses_; }
 
-  // The address by which this node reaches that one best at present; empty: none is known to work.
+  // The best address of `node` at present; empty: none is known to work.
   std::string AddressOf(const NodeId& node) const;
-  // Of a node that is alone: the others that it should reach and does not, for people; those that
-  // said good-bye or have ended are not missed. Empty: none, or it is not alone.
+  // If this node is alone: the others that it should reach but does not, for people, without those
+  // that said good-bye or have ended. Empty: none, or it is not alone.
   std::string MissedNodes();
-  // The answer to GetCluster.
+  // The response to GetCluster.
   wire::GetClusterResponse Describe();
-  // Why this node is in no cluster: another process has its id and its place. Empty: it may be in
-  // one.
+  // Why this node is in no cluster: another process has its id and its place. Empty: it is not
+  // refused.
   std::string WhyRefused();
-  // As of Membership, and sent at once.
+  // As Membership::SetDesiredState(), and sends it at once.
   void SetDesiredState(std::vector<std::string> desired_state);
   // For a new plan. kFailedPrecondition unless this node coordinates.
   absl::StatusOr<wire::Epoch> NextEpoch();
 
-  // The cluster's key has changed; others hear it by mDNS.
+  // The cluster's key has changed; announces it by mDNS.
   void SetKeyId(std::string key_id);
-  // That node does not get it: this one has nothing to do with it any more.
+  // `node` does not get the new key: this node drops it and ignores it from now on.
   void Remove(const NodeId& node);
-  // The key of before lets nobody in any more: whoever was removed and is here again has the new
-  // one. From kReturnMs on, when what was under way has ended.
+  // The old key no longer gives access: a removed node that is back has the new one, and may
+  // return. Takes effect after kReturnMs, when calls that were in flight have ended.
   void LetRemovedReturn();
 
-  // Requests that came in over the service Cluster. `from_host`: where from, empty if unknown.
+  // Requests to the service Cluster. `from_host`: the sender's host, empty if unknown.
   absl::StatusOr<wire::Heartbeat> Exchange(const wire::Heartbeat& request,
                                            const std::string& from_host);
   wire::IdentifyResponse Identify() const;
@@ -109,20 +109,20 @@ class ClusterRuntime final : private Discovery::Listener {
  private:
   struct Peer {
     PeerPaths paths{PeerPaths::Options()};
-    uint64_t nonce = 0;  // of the process that they are to
-    int under_way = 0;   // heartbeats
-    // The newest heartbeat that had no way to go; sent as soon as there is one.
+    uint64_t nonce = 0;  // of the process at their end
+    int in_flight = 0;   // heartbeats
+    // The newest heartbeat for which no path worked; sent as soon as one does.
     std::unique_ptr<Heartbeat> waiting;
     int64_t waiting_us = 0;
-    // While it is found out whether its process has ended.
+    // While probes find out whether its process has ended.
     bool connect_probing = false;
     std::unique_ptr<EventLoop::Handle> next_connect_probe;
   };
-  // An address that a person gave; its node is not known before it answers.
+  // An address that the user gave; its node is not known before it answers.
   struct StaticPeer {
     std::string address;
-    NodeId node;  // who answered last
-    bool asked = false;
+    NodeId node;  // that answered last
+    bool pending = false;
     bool found = false;     // by mDNS, with this node's id
     std::string complaint;  // the last one logged
   };
@@ -133,29 +133,29 @@ class ClusterRuntime final : private Discovery::Listener {
 
   void StartDiscovery();
   void LeaveNow();
-  // Whether nothing is heard of it and nothing said to it.
+  // Whether the node was removed: nothing is received from it or sent to it.
   bool IsRemoved(const NodeId& node) const { return removed_.contains(node); }
-  bool MayReturn(const NodeId& node);  // then it is not removed any more
-  void Pump();                         // sends what is due
+  bool MayReturn(const NodeId& node);  // if so, it is no longer removed
+  void Pump();                         // sends the heartbeats that are due
   bool IsOfAnotherProcess(const NodeId& node, const wire::OtherProcess& process);
   void OnProcess(const NodeId& node, const std::string& address, const wire::OtherProcess& process);
   void OnOwnIdFound(const DiscoveryRecord& record);
   std::vector<wire::SharedId> SharedIds();
   void LogSharedIds();
   void LogSharedNames();
-  void Settle();  // after every call of membership: tells of changes, sets the next wake
+  void Settle();  // after every call of membership: reports changes, sets the next wake
   void ReadInterfaces();
   std::vector<std::string> OwnAddresses() const;
   Peer& PeerOf(const NodeId& node);
   void TakeAddresses();
   void Observe(const NodeId& node, const std::string& from_host);
-  void StartAskingStaticPeers();
-  void AskStaticPeers();
+  void StartProbingStaticPeers();
+  void ProbeStaticPeers();
   void OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply);
 
   void Failed(const NodeId& node, const std::string& address, int64_t sent_us,
               const absl::Status& why);
-  // They have changed the key, and not for this node.
+  // The other nodes have changed the key without this node.
   void OnRemoved(const absl::Status& why);
   void ProbeAt(const NodeId& node);
   void OnConnectProbed(const NodeId& node, int64_t tried_us, bool refused);
@@ -166,8 +166,7 @@ class ClusterRuntime final : private Discovery::Listener {
   void OnProbed(const NodeId& node, const std::string& address, int64_t sent_us,
                 const absl::StatusOr<wire::IdentifyResponse>& response);
 
-  // Wraps what comes back from the transport, or from the loop, so that it does nothing once this
-  // is gone.
+  // Wraps a callback of the transport or the loop so that it does nothing once this object is gone.
   template <typename Fn>
   auto WhileAlive(Fn fn) {
     return [alive = std::weak_ptr(alive_), fn = std::move(fn)](auto&&... arguments) mutable {
@@ -184,15 +183,15 @@ class ClusterRuntime final : private Discovery::Listener {
   Listening listening_;  // since Start()
   const std::unique_ptr<PeerTransport> transport_;
   Membership membership_;
-  uint64_t changes_ = 0;  // of membership_, that were seen
+  uint64_t changes_ = 0;  // of membership_, as last handled
   absl::AnyInvocable<void()> on_change_;
   bool change_posted_ = false;
-  int under_way_ = 0;  // heartbeats to all nodes
+  int in_flight_ = 0;  // heartbeats to all nodes
   bool leaving_ = false;
-  bool told_removed_ = false;
-  bool told_refused_ = false;
-  std::map<NodeId, int64_t> told_shared_;  // ids, and when that was logged; a few
-  std::map<std::string, int64_t> told_names_;
+  bool logged_removed_ = false;
+  bool logged_refused_ = false;
+  std::map<NodeId, int64_t> logged_shared_ids_;  // ids, and when that was logged; a few
+  std::map<std::string, int64_t> logged_names_;
   absl::AnyInvocable<void() &&> left_;
 
   std::map<NodeId, std::unique_ptr<Peer>> peers_;

@@ -46,7 +46,7 @@ absl::Status ClusterStub::Explain(const grpc::Status& status) const {
   }
   if (IsUnknownCall(status)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("what answers at ", address_, " is no node, or another version of one"));
+        absl::StrCat("the program at ", address_, " is not a Strata node, or has another version"));
   }
   return Prefixed(address_, FromGrpc(status));
 }

@@ -1,4 +1,4 @@
-// One node's service Cluster, as whoever dials it calls it. Blocks; never on the loop.
+// A client of one node's service Cluster. Blocks; never on the loop.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace strata {
 // Thread-safe.
 class ClusterStub {
  public:
-  // The node at host:port, which is not asked anything yet.
+  // For the node at host:port; calls nothing yet.
   ClusterStub(std::string address, int64_t timeout_ms);
 
   // As it was given.
   const std::string& address() const { return address_; }
 
-  // Errors carry the address. kUnavailable: nobody answers in time; kFailedPrecondition: what
-  // answers is another version, or no node.
+  // Errors carry the address. kUnavailable: no answer in time; kFailedPrecondition: the
+  // process that answers is another version, or no node.
   absl::StatusOr<wire::GetClusterResponse> GetCluster() { return GetCluster(timeout_ms_); }
   absl::StatusOr<wire::GetClusterResponse> GetCluster(int64_t timeout_ms);
   // For a new plan. kFailedPrecondition unless the node that answers coordinates.

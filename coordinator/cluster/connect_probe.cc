@@ -23,10 +23,12 @@ std::unique_ptr<ConnectProbe> ConnectProbe::Start(EventLoop* loop, const std::st
   const int error = raw->Connect(address);
   if (error == 0) {
     raw->watch_ = loop->WatchFd(raw->fd_, {.writable = true}, [raw](EventLoop::FdEvents) {
-      int said = 0;
-      socklen_t size = sizeof said;
-      if (getsockopt(raw->fd_, SOL_SOCKET, SO_ERROR, &said, &size) != 0) said = errno;
-      raw->End(said);
+      int socket_error = 0;
+      socklen_t size = sizeof socket_error;
+      if (getsockopt(raw->fd_, SOL_SOCKET, SO_ERROR, &socket_error, &size) != 0) {
+        socket_error = errno;
+      }
+      raw->End(socket_error);
     });
   }
   const auto wait_ms = error == 0 ? static_cast<uint64_t>(timeout_ms) : 0;
@@ -55,7 +57,7 @@ int ConnectProbe::Connect(const std::string& address) {
   if (fd_ < 0 || fcntl(fd_, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd_, F_SETFL, O_NONBLOCK) != 0) {
     return errno;
   }
-  // One that stands at once is writable at once.
+  // A connection that is made at once is writable at once.
   if (connect(fd_, info->ai_addr, info->ai_addrlen) == 0 || errno == EINPROGRESS) return 0;
   return errno;
 }

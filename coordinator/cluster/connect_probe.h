@@ -1,4 +1,4 @@
-// One attempt to connect to an address, for what the system says to it: whether somebody listens
+// One attempt to connect to an address, to see by the system's reply whether a process listens
 // there. Nothing is sent. Loop thread.
 #pragma once
 
@@ -13,10 +13,10 @@ namespace strata {
 
 class ConnectProbe {
  public:
-  // Calls `done` once on the loop, not from inside this call: with 0 when somebody listens, else
-  // with an errno, ETIMEDOUT where nothing has come back by then and EINVAL where the address is
-  // not a number and a port, since names cannot be looked up on a loop. It may destroy this, which
-  // ends an attempt under way without a call.
+  // Calls `done` once on the loop, not from inside this call: with 0 when a process listens, else
+  // with an errno: ETIMEDOUT without a reply in time, EINVAL where the host is not a number, since
+  // names cannot be looked up on a loop. `done` may destroy this object. Destroying it before ends
+  // the attempt without a call.
   static std::unique_ptr<ConnectProbe> Start(EventLoop* loop, const std::string& address,
                                              int64_t timeout_ms,
                                              absl::AnyInvocable<void(int) &&> done);
@@ -27,7 +27,7 @@ class ConnectProbe {
 
  private:
   explicit ConnectProbe(absl::AnyInvocable<void(int) &&> done) : done_(std::move(done)) {}
-  // 0: under way.
+  // 0: in progress.
   int Connect(const std::string& address);
   void End(int error);
 

@@ -1,5 +1,5 @@
-// Who might be there, by mDNS and by addresses that a person gave, and by which addresses this node
-// is there for others.
+// Discovery of nodes by mDNS and by the addresses that the user gave, and the addresses that this
+// node announces.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -17,10 +17,10 @@
 namespace strata {
 namespace {
 
-// Keys of clusters of this one's name that are told of; more are not.
+// Other keys of clusters with this one's name that are logged; more are not.
 constexpr size_t kOtherKeysMax = 8;
 
-// Means nothing on another machine.
+// An address with a scope is meaningless on another machine.
 bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'); }
 
 }  // namespace
@@ -32,8 +32,8 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   waiting_.erase(*node);
   if (record.key_id != key_id_) {  // another cluster, of the same name
     const std::string key = absl::StrCat("key ", record.key_id);
-    if (!record.key_id.empty() && !key_id_.empty() && told_names_.size() < kOtherKeysMax &&
-        told_names_.emplace(key, clock_->NowUs()).second) {
+    if (!record.key_id.empty() && !key_id_.empty() && logged_names_.size() < kOtherKeysMax &&
+        logged_names_.emplace(key, clock_->NowUs()).second) {
       LOG(WARNING) << record.name
                    << " has another key than this node and is not of its cluster, though that has "
                       "the same name; if this node belongs there, and was restored from before the "
@@ -43,7 +43,7 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
     return;
   }
   if (*node == id()) return OnOwnIdFound(record);
-  if (!MayReturn(*node)) return;  // with the new key, as it says; connections show whether it has
+  if (!MayReturn(*node)) return;  // it announces the new key; connections show whether it has it
   NodeRecord learned = {
       .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
   for (const std::string& address : record.addresses) {
@@ -61,7 +61,7 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   Settle();
 }
 
-// Another process announces this node's id: it is asked as one that a person named.
+// Another process announces this node's id: it is probed like an address that the user gave.
 void ClusterRuntime::OnOwnIdFound(const DiscoveryRecord& record) {
   for (const std::string& address : record.addresses) {
     const bool known = absl::c_any_of(
@@ -71,12 +71,12 @@ void ClusterRuntime::OnOwnIdFound(const DiscoveryRecord& record) {
       continue;
     }
     static_peers_.push_back({.address = address, .found = true});
-    StartAskingStaticPeers();
+    StartProbingStaticPeers();
   }
 }
 
 void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record) {
-  if (key_id_.empty()) return;  // nobody needs a key here
+  if (key_id_.empty()) return;  // this cluster has no key
   const bool is_new = !waiting_.contains(node);
   if (is_new && waiting_.size() >= kWaitingNodesMax) return;
   waiting_[node] = record;
@@ -86,25 +86,25 @@ void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record
   }
 }
 
-// Heartbeats say better who is there: multicast gets lost sooner than connections.
+// Heartbeats are the better sign of life: multicast gets lost sooner than connections.
 void ClusterRuntime::OnLost(const std::string& node_id) {
   if (const auto node = NodeId::FromHex(node_id); node.ok()) waiting_.erase(*node);
 }
 
-void ClusterRuntime::StartAskingStaticPeers() {
+void ClusterRuntime::StartProbingStaticPeers() {
   if (static_timer_ != nullptr) return;
   static_timer_ =
       loop_->StartTimer({.delay_ms = 0, .repeat_ms = static_cast<uint64_t>(options_.peer_retry_ms)},
-                        [this] { AskStaticPeers(); });
+                        [this] { ProbeStaticPeers(); });
 }
 
-void ClusterRuntime::AskStaticPeers() {
+void ClusterRuntime::ProbeStaticPeers() {
   for (size_t i = 0; i < static_peers_.size(); ++i) {
     StaticPeer& peer = static_peers_[i];
-    if (peer.asked || peer.node == id()) continue;
+    if (peer.pending || peer.node == id()) continue;
     const ClusterView::Node* known = membership_.view().Find(peer.node);
     if (known != nullptr && known->state == ClusterView::State::kAlive) continue;
-    peer.asked = true;
+    peer.pending = true;
     transport_->Exchange(peer.address, ToWire(membership_.Probe(clock_->NowUs())),
                          options_.answer_ms,
                          WhileAlive([this, i](absl::StatusOr<wire::Heartbeat> reply) {
@@ -115,14 +115,14 @@ void ClusterRuntime::AskStaticPeers() {
 
 void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply) {
   StaticPeer& peer = static_peers_[index];
-  peer.asked = false;
+  peer.pending = false;
   absl::Status status = reply.status();
   if (status.ok()) {
     absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
     status = parsed.status();
     if (status.ok() && parsed->body->from == id() && !parsed->refused) {
       peer.node = id();
-      status = absl::FailedPreconditionError("that is this node");
+      status = absl::FailedPreconditionError("this is the address of this node itself");
     } else if (status.ok() && !MayReturn(parsed->body->from)) {
       status = absl::PermissionDeniedError("that node was removed from the cluster");
     } else if (status.ok()) {
@@ -136,13 +136,11 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
   }
   if (SaysWrongCertificate(status.message())) {
     status = absl::FailedPreconditionError(
-        "a node with another key is there, or one of the two has a wrong clock; if this one "
-        "belongs to its cluster (it was restored from before the key changed?), stop it, move away "
-        "the file cluster_key in its data dir, and "
-        "start "
-        "it again");
+        "a node with another key is there, or the clock of one of the two nodes is wrong; if this "
+        "node belongs to that cluster (was it restored from before the key changed?), stop it, "
+        "move away the file cluster_key in its data dir, and start it again");
   }
-  // Nobody there yet is what one expects of machines; all else a person wants to know, once.
+  // A machine that is not up yet is normal; all else is logged, once.
   if (!peer.found && !status.ok() && !absl::IsUnavailable(status) &&
       !absl::IsDeadlineExceeded(status) && peer.complaint != status.message()) {
     peer.complaint = std::string(status.message());
@@ -190,7 +188,7 @@ std::vector<std::string> ClusterRuntime::OwnAddresses() const {
   const auto& [host, port] = listening_.address;
   if (!listening_.advertise.empty()) return listening_.advertise;
   if (!IsAnyHost(host)) return {JoinHostPort(host, port)};
-  // Loopback only where there is nothing else: for other nodes of a machine without a network.
+  // Loopback only if there is no other: for several nodes on a machine without a network.
   std::vector<std::string> own;
   for (const InterfaceAddress& each : interfaces_) {
     if (each.is_link_local || (each.is_loopback && !own.empty())) continue;

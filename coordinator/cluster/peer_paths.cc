@@ -8,20 +8,20 @@ namespace strata {
 namespace {
 
 // A smoothed time moves by this part of the difference, and a single time counts for twice the
-// smoothed one at most: one late answer is a busy machine, many are a slow way.
+// smoothed one at most: one late answer is a busy machine, many are a slow path.
 constexpr int64_t kSmoothing = 8;
 constexpr int64_t kOutlier = 2;
-// Lately: within the time of so many probes of an address that works.
+// "Lately" is within the time of so many probes of an address that works.
 constexpr int64_t kLately = 3;
 
 }  // namespace
 
-void PeerPaths::SetTold(const std::vector<std::string>& addresses) {
-  const std::set<std::string> told(
+void PeerPaths::SetAnnounced(const std::vector<std::string>& addresses) {
+  const std::set<std::string> announced(
       addresses.begin(), addresses.begin() + static_cast<ptrdiff_t>(std::min(
                                                  addresses.size(), options_.addresses_max)));
-  for (const std::string& address : told) paths_[address];
-  for (auto& [address, path] : paths_) path.told = told.contains(address);
+  for (const std::string& address : announced) paths_[address];
+  for (auto& [address, path] : paths_) path.announced = announced.contains(address);
   DropUnwanted();
 }
 
@@ -31,15 +31,15 @@ void PeerPaths::Observe(const std::string& address) {
 }
 
 void PeerPaths::DropUnwanted() {
-  std::erase_if(paths_,
-                [](const auto& each) { return !each.second.told && each.second.observed == 0; });
+  std::erase_if(
+      paths_, [](const auto& each) { return !each.second.announced && each.second.observed == 0; });
   while (paths_.size() > options_.addresses_max) {
     auto oldest = paths_.end();
     for (auto it = paths_.begin(); it != paths_.end(); ++it) {
-      if (it->second.told) continue;
+      if (it->second.announced) continue;
       if (oldest == paths_.end() || it->second.observed < oldest->second.observed) oldest = it;
     }
-    if (oldest == paths_.end()) break;  // told ones have the same bound
+    if (oldest == paths_.end()) break;  // announced ones have the same bound
     paths_.erase(oldest);
   }
   Choose();
@@ -53,16 +53,16 @@ void PeerPaths::TryAgain() {
 }
 
 bool PeerPaths::Silent(const Path& path, int64_t now_us) const {
-  return path.asked > 0 && now_us - path.asked_us > options_.silent_ms * 1000;
+  return path.in_flight > 0 && now_us - path.waiting_since_us > options_.silent_ms * 1000;
 }
 
 bool PeerPaths::Due(const std::string& address, const Path& path, bool trouble,
                     int64_t now_us) const {
   if (!path.probed) return true;
-  if (path.asked > 0) return false;
+  if (path.in_flight > 0) return false;
   if (!path.works) return now_us - path.probed_us >= path.wait_us;
   if (path.round_trip_us == 0) return true;
-  if (address == best_) return false;  // requests go there anyhow
+  if (address == best_) return false;  // requests are sent there anyway
   return now_us - path.probed_us >=
          (trouble ? options_.retry_min_ms : options_.remeasure_ms) * 1000;
 }
@@ -75,7 +75,7 @@ std::vector<std::string> PeerPaths::TakeProbes(int64_t now_us) {
     if (!Due(address, path, trouble, now_us)) continue;
     path.probed = true;
     path.probed_us = now_us;
-    Ask(&path, now_us);
+    AddRequest(&path, now_us);
     probes.push_back(address);
   }
   return probes;
@@ -93,24 +93,24 @@ std::string PeerPaths::TakeBest(int64_t now_us) {
       }
     }
   }
-  Ask(&chosen->second, now_us);
+  AddRequest(&chosen->second, now_us);
   return chosen->first;
 }
 
-void PeerPaths::Ask(Path* path, int64_t now_us) {
-  if (path->asked++ == 0) path->asked_us = now_us;
+void PeerPaths::AddRequest(Path* path, int64_t now_us) {
+  if (path->in_flight++ == 0) path->waiting_since_us = now_us;
 }
 
-void PeerPaths::Settle(Path* path, int64_t now_us) {
-  path->asked = std::max(0, path->asked - 1);
-  path->asked_us = now_us;
+void PeerPaths::EndRequest(Path* path, int64_t now_us) {
+  path->in_flight = std::max(0, path->in_flight - 1);
+  path->waiting_since_us = now_us;
 }
 
 void PeerPaths::Answered(const std::string& address, int64_t sent_us, int64_t now_us) {
   const auto it = paths_.find(address);
   if (it == paths_.end()) return;
   Path& path = it->second;
-  Settle(&path, now_us);
+  EndRequest(&path, now_us);
   path.answered_sent_us = std::max(path.answered_sent_us, sent_us);
   path.failures = 0;
   if (!path.works) {
@@ -134,8 +134,8 @@ void PeerPaths::Failed(const std::string& address, int64_t sent_us, int64_t now_
   const auto it = paths_.find(address);
   if (it == paths_.end()) return;
   Path& path = it->second;
-  Settle(&path, now_us);
-  if (sent_us < path.answered_sent_us) return;  // lost on the way, but a later one came through
+  EndRequest(&path, now_us);
+  if (sent_us < path.answered_sent_us) return;  // lost, but a later one was answered
   path.works = false;
   path.wait_us =
       std::min(options_.retry_max_ms, options_.retry_min_ms << std::min(path.failures, 8)) * 1000;
@@ -146,17 +146,17 @@ void PeerPaths::Failed(const std::string& address, int64_t sent_us, int64_t now_
 void PeerPaths::Wrong(const std::string& address, int64_t now_us) {
   const auto it = paths_.find(address);
   if (it == paths_.end()) return;
-  Settle(&it->second, now_us);
+  EndRequest(&it->second, now_us);
   it->second.works = false;
   it->second.wait_us = options_.retry_wrong_ms * 1000;
-  it->second.observed = 0;  // it was, once
+  it->second.observed = 0;  // the observation is out of date
   it->second.answered_sent_us = 0;
   DropUnwanted();
 }
 
-// The one in use stays unless another is clearly faster: two that are alike must not alternate.
+// The path in use stays unless another is clearly faster: two equal ones must not alternate.
 void PeerPaths::Choose() {
-  const auto rank = [](const Path& path) {  // what was never timed comes last
+  const auto rank = [](const Path& path) {  // paths that were never timed come last
     return std::tuple(!path.works, path.round_trip_us == 0, path.round_trip_us);
   };
   auto fastest = paths_.end();

@@ -1,6 +1,7 @@
-// The ways to one other node: each of its addresses is asked who answers there, timed, and the
-// fastest that works is kept. No input or output: the cluster runtime does what is said here and
-// tells what came of it. Loop thread. Times are microseconds of one clock that never goes back.
+// The paths to one other node: each of its addresses is probed for the node that answers there, and
+// timed, and the fastest that works is kept. No input or output: the cluster runtime sends the
+// probes and requests, and reports their outcomes. Loop thread. Times are microseconds of one clock
+// that never goes back.
 #pragma once
 
 #include <cstddef>
@@ -14,32 +15,33 @@ namespace strata {
 class PeerPaths {
  public:
   struct Options {
-    int64_t silent_ms = 400;          // a request unanswered for so long: look for another way
+    int64_t silent_ms = 400;          // a request unanswered for so long: try another path
     int64_t retry_min_ms = 500;       // between probes of an address that does not answer
     int64_t retry_max_ms = 2'000;     // the same, after some failures
     int64_t retry_wrong_ms = 10'000;  // where another node answered
     int64_t remeasure_ms = 5'000;     // between probes of an address that works and is not the best
-    double faster_by = 0.8;           // another becomes the best below this share of its time
-    size_t addresses_max = 32;        // told and observed ones together
+    double faster_by = 0.8;           // another is the best below this share of the best one's time
+    size_t addresses_max = 32;        // announced and observed ones together
   };
   explicit PeerPaths(const Options& options) : options_(options) {}
 
-  // The addresses that are told now; those no longer told are forgotten. What is known of the
-  // others stays.
-  void SetTold(const std::vector<std::string>& addresses);
-  // An address that was seen to be the node's, but that it does not tell itself. The oldest goes
+  // The addresses that the node announces now; those no longer announced are forgotten. The state
+  // of the others stays.
+  void SetAnnounced(const std::vector<std::string>& addresses);
+  // An address that was seen to be the node's, but that it does not announce. The oldest is dropped
   // when there are too many.
   void Observe(const std::string& address);
-  // Something suggests that the addresses are worth trying at once: it is on the network again.
+  // The addresses are worth trying at once: say, the node is on the network again.
   void TryAgain();
 
-  // Addresses to probe now. Each counts as asked until Answered() or Failed().
+  // Addresses to probe now. Each has a request in flight until Answered() or Failed().
   std::vector<std::string> TakeProbes(int64_t now_us);
-  // Where to send a request now; empty: nowhere works. The best one, unless it has been silent.
-  // Counts as asked from now on.
+  // The address for a request now; empty: none works. The best one, unless it has been silent. Has
+  // a request in flight from now on.
   std::string TakeBest(int64_t now_us);
 
-  // What came of a probe or a request to `address`, sent at `sent_us`. An unknown address is fine.
+  // The outcome of a probe or a request to `address`, sent at `sent_us`. Unknown addresses are
+  // ignored.
   void Answered(const std::string& address, int64_t sent_us, int64_t now_us);
   void Failed(const std::string& address, int64_t sent_us, int64_t now_us);
   // Another node answered there.
@@ -54,24 +56,24 @@ class PeerPaths {
 
  private:
   struct Path {
-    bool told = false;
+    bool announced = false;
     int64_t observed = 0;          // rank of the observation; 0: never
     bool works = false;            // the last answer is newer than the last failure
-    int64_t connected_us = 0;      // when it first worked since; what was sent later is timed
+    int64_t connected_us = 0;      // when it began to work; requests sent later are timed
     int64_t round_trip_us = 0;     // smoothed; 0: not measured
     int64_t answered_sent_us = 0;  // when the newest request that was answered was sent
     int failures = 0;              // in a row
     bool probed = false;           // ever
     int64_t probed_us = 0;         // when last
     int64_t wait_us = 0;           // before the next probe, while it does not work
-    int asked = 0;                 // requests under way
-    int64_t asked_us = 0;          // since when nothing has come of them
+    int in_flight = 0;             // requests
+    int64_t waiting_since_us = 0;  // since when none of them has ended
   };
 
   bool Silent(const Path& path, int64_t now_us) const;
   bool Due(const std::string& address, const Path& path, bool trouble, int64_t now_us) const;
-  static void Ask(Path* path, int64_t now_us);
-  static void Settle(Path* path, int64_t now_us);
+  static void AddRequest(Path* path, int64_t now_us);
+  static void EndRequest(Path* path, int64_t now_us);
   void Choose();
   void DropUnwanted();
 

@@ -28,11 +28,11 @@ namespace {
 
 using Stub = wire::Cluster::Stub;
 
-// Says when a connection of a channel breaks. Its thread sleeps until then, and ends when the last
-// of the channels has gone, which may be after this.
+// Reports when a connection of a channel breaks. Its thread sleeps until then, and ends when the
+// last of the channels is gone, which may be after this object.
 class ConnectionWatch {
  public:
-  // `broken` is called on the thread, and not once this is destroyed.
+  // `broken` is called on the thread, and never once this object is destroyed.
   explicit ConnectionWatch(std::function<void(const std::string& address)> broken) {
     state_->broken = std::move(broken);
     std::thread([state = state_] {
@@ -48,23 +48,24 @@ class ConnectionWatch {
 
   void Add(const std::string& address, const std::shared_ptr<grpc::Channel>& channel) {
     absl::MutexLock lock(state_->mu);
-    Await(new Watched{.address = address, .channel = channel, .seen = GRPC_CHANNEL_IDLE}, channel,
-          state_.get());
+    Await(new ChannelWatch{.address = address, .channel = channel, .seen = GRPC_CHANNEL_IDLE},
+          channel, state_.get());
   }
 
  private:
-  struct Watched {
+  struct ChannelWatch {
     std::string address;
-    std::weak_ptr<grpc::Channel> channel;  // of whoever uses it
+    std::weak_ptr<grpc::Channel> channel;  // owned by its user
     grpc_connectivity_state seen;
   };
   struct State {
     grpc::CompletionQueue queue;
     absl::Mutex mu;
-    std::function<void(const std::string&)> broken ABSL_GUARDED_BY(mu);  // null: it is over
+    std::function<void(const std::string&)> broken ABSL_GUARDED_BY(mu);  // null: destroyed
   };
 
-  static void Await(Watched* watched, const std::shared_ptr<grpc::Channel>& channel, State* state) {
+  static void Await(ChannelWatch* watched, const std::shared_ptr<grpc::Channel>& channel,
+                    State* state) {
     channel->NotifyOnStateChange(watched->seen, gpr_inf_future(GPR_CLOCK_MONOTONIC), &state->queue,
                                  watched);
   }
@@ -73,7 +74,7 @@ class ConnectionWatch {
     void* tag = nullptr;
     bool ok = false;
     while (state->queue.Next(&tag, &ok)) {
-      std::unique_ptr<Watched> watched(static_cast<Watched*>(tag));
+      std::unique_ptr<ChannelWatch> watched(static_cast<ChannelWatch*>(tag));
       const std::shared_ptr<grpc::Channel> channel = watched->channel.lock();
       if (channel == nullptr) continue;
       const grpc_connectivity_state now = channel->GetState(/*try_to_connect=*/false);
@@ -172,7 +173,7 @@ class GrpcPeerTransport final : public PeerTransport {
   void End(const CallPtr& call, const grpc::Status& status) {
     calls_.erase(std::shared_ptr<grpc::ClientContext>(call, &call->context));
     if (!status.ok()) {
-      // A fresh connection finds its way where an old one waits for its turn to try again.
+      // A new connection tries at once, where the old one waits out its back-off.
       const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
       const auto it = stubs_.find(call->address);
@@ -190,7 +191,7 @@ class GrpcPeerTransport final : public PeerTransport {
   // Loop thread.
   std::function<void(const std::string& address)> on_broken_;
   std::map<std::string, std::shared_ptr<Stub>> stubs_;  // by address
-  // Of the calls under way, which they keep.
+  // The contexts of the calls in flight; each keeps its call alive.
   std::set<std::shared_ptr<grpc::ClientContext>> calls_;
   std::map<uint64_t, std::unique_ptr<ConnectProbe>> connect_probes_;
   uint64_t connect_probes_made_ = 0;

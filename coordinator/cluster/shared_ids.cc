@@ -80,7 +80,7 @@ std::vector<std::string> SharedNameProblems(const wire::GetClusterResponse& clus
         nodes.size() == 2 ? "two" : absl::StrCat(nodes.size()), " nodes have the name ",
         nodes[0]->record().name(), ": ", absl::StrJoin(shown, ", "),
         shown.size() < nodes.size() ? ", …" : "",
-        "; say which by the first digits of its id, or start one again with another --name"));
+        "; name a node by the first digits of its id, or restart one with another --name"));
   }
   return problems;
 }

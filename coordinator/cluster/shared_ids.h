@@ -1,5 +1,5 @@
-// Words for nodes that cannot be told apart: two processes of one id, two nodes of one name. Any
-// thread.
+// Messages about nodes that cannot be distinguished: two processes with one id, two nodes with one
+// name. Any thread.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace strata {
 // A sentence without a dot: which of the two has the place, and what to do.
 std::string SharedIdText(const wire::SharedId& shared);
 
-// All that nodes know, each id once; a few at most. The first is the node that was asked first.
+// All shared ids in the responses, each once; a few at most. The first response counts first.
 std::vector<wire::SharedId> AllSharedIds(
     const std::vector<const wire::GetClusterResponse*>& clusters);
-// Nodes that are there and have one name, a sentence for each name; a few at most.
+// Live nodes that share a name, a sentence for each name; a few at most.
 std::vector<std::string> SharedNameProblems(const wire::GetClusterResponse& cluster);
 
-// Of a node: its name, or where another node that is known has it, too, name-id with the first
-// digits of its id.
+// A node's name, or name-id with the first digits of its id where another known node has the name,
+// too.
 std::string DistinctName(const wire::GetClusterResponse& cluster, const wire::NodeRecord& node);
 
 }  // namespace strata

@@ -4,24 +4,24 @@
 
 namespace strata {
 
-void GenerationCall::Stop(Wanted wanted) {
-  std::shared_ptr<GenerationEngine> server;
+void GenerationCall::Stop(StopReason reason) {
+  std::shared_ptr<GenerationEngine> engine;
   absl::AnyInvocable<void() &&> on_unwanted;
   uint64_t id = 0;
   {
     absl::MutexLock lock(mu_);
-    if (wanted_ != Wanted::kYes) return;
-    wanted_ = wanted;
-    server = server_;
+    if (stop_reason_ != StopReason::kNone) return;
+    stop_reason_ = reason;
+    engine = engine_;
     id = id_;
     on_unwanted = std::exchange(on_unwanted_, nullptr);
   }
   if (on_unwanted) std::move(on_unwanted)();
-  if (server == nullptr) return;  // Start() sees it, or it has ended
-  if (wanted == Wanted::kFinished) {
-    server->Finish(id);
+  if (engine == nullptr) return;  // Start() sees it, or it has ended
+  if (reason == StopReason::kFinished) {
+    engine->Finish(id);
   } else {
-    server->Cancel(id);
+    engine->Cancel(id);
   }
 }
 
@@ -29,7 +29,7 @@ void GenerationCall::OnUnwanted(absl::AnyInvocable<void() &&> fn) {
   {
     absl::MutexLock lock(mu_);
     if (decided_) return;
-    if (wanted_ == Wanted::kYes) {
+    if (stop_reason_ == StopReason::kNone) {
       on_unwanted_ = std::move(fn);
       return;
     }
@@ -39,26 +39,26 @@ void GenerationCall::OnUnwanted(absl::AnyInvocable<void() &&> fn) {
 
 bool GenerationCall::wanted() const {
   absl::MutexLock lock(mu_);
-  return wanted_ == Wanted::kYes;
+  return stop_reason_ == StopReason::kNone;
 }
 
 void GenerationCall::Start(std::vector<int32_t> prompt,
-                           const std::shared_ptr<GenerationEngine>& server, uint64_t id) {
-  Wanted wanted;
+                           const std::shared_ptr<GenerationEngine>& engine, uint64_t id) {
+  StopReason reason;
   absl::AnyInvocable<void() &&> unneeded;  // destroyed without the lock
   {
     absl::MutexLock lock(mu_);
     events_.push_front(
         [prompt = std::move(prompt)](GenerationSink* sink) { sink->OnStarted(prompt); });
-    if (!ended_) server_ = server;
+    if (!ended_) engine_ = engine;
     id_ = id;
-    wanted = wanted_;
+    reason = stop_reason_;
     decided_ = true;
     unneeded = std::exchange(on_unwanted_, nullptr);
   }
-  if (wanted == Wanted::kCancelled) server->Cancel(id);
-  if (wanted == Wanted::kFinished) server->Finish(id);
-  TellWaiting();
+  if (reason == StopReason::kCancelled) engine->Cancel(id);
+  if (reason == StopReason::kFinished) engine->Finish(id);
+  EmitPending();
 }
 
 void GenerationCall::Refuse(absl::Status status) {
@@ -71,41 +71,41 @@ void GenerationCall::Refuse(absl::Status status) {
       sink->OnEnd(status, FinishReason::kCancelled, {});
     });
   }
-  TellWaiting();
+  EmitPending();
 }
 
 void GenerationCall::OnToken(const wire::SampledToken& token) {
-  Tell([token](GenerationSink* sink) { sink->OnToken(token); });
+  Emit([token](GenerationSink* sink) { sink->OnToken(token); });
 }
 
 void GenerationCall::OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) {
   {
     absl::MutexLock lock(mu_);
     ended_ = true;
-    server_ = nullptr;
+    engine_ = nullptr;
   }
-  Tell([status = std::move(status), reason, usage](GenerationSink* sink) {
+  Emit([status = std::move(status), reason, usage](GenerationSink* sink) {
     sink->OnEnd(status, reason, usage);
   });
 }
 
-void GenerationCall::Tell(Event event) {
+void GenerationCall::Emit(Event event) {
   {
     absl::MutexLock lock(mu_);
     events_.push_back(std::move(event));
-    if (telling_) return;
-    telling_ = true;
+    if (emitting_) return;
+    emitting_ = true;
   }
-  TellWaiting();
+  EmitPending();
 }
 
-void GenerationCall::TellWaiting() {
+void GenerationCall::EmitPending() {
   while (true) {
     Event event;
     {
       absl::MutexLock lock(mu_);
       if (events_.empty()) {
-        telling_ = false;
+        emitting_ = false;
         return;
       }
       event = std::move(events_.front());

@@ -1,5 +1,5 @@
-// One text from its request to its end: puts what the text server says in order behind the word
-// that it has started, and remembers that nobody wants it any more while it is not there yet.
+// One generation from its request to its end: delivers the engine's events in order, behind the
+// event that it has started, and remembers a cancel that comes before the start.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,21 @@
 
 namespace strata {
 
-// Hears of one text; calls as GenerationListener's. OnStarted() comes first, if the text starts at
-// all.
+// Receives the events of one generation; called as a GenerationListener is. OnStarted() comes
+// first, if the generation starts at all.
 class GenerationSink : public GenerationListener {
  public:
   virtual void OnStarted(const std::vector<int32_t>& prompt) = 0;
 };
 
-// Ends a text before its time. Thread-safe, never blocks; at any time, and the first word counts.
+// Ends a generation early. Thread-safe, never blocks; may be called at any time, and the first call
+// counts.
 class GenerationHandle {
  public:
   virtual ~GenerationHandle() = default;
-  // Nobody wants the text any more; OnEnd() follows.
+  // The output is no longer wanted; OnEnd() follows.
   virtual void Cancel() = 0;
-  // The text is complete, say at a stop string; OnEnd() follows.
+  // The output is complete, say at a stop string; OnEnd() follows.
   virtual void Finish() = 0;
 };
 
@@ -38,43 +39,44 @@ class GenerationCall final : public GenerationListener, public GenerationHandle 
  public:
   explicit GenerationCall(std::shared_ptr<GenerationSink> sink) : sink_(std::move(sink)) {}
 
-  void Cancel() override { Stop(Wanted::kCancelled); }
-  void Finish() override { Stop(Wanted::kFinished); }
+  void Cancel() override { Stop(StopReason::kCancelled); }
+  void Finish() override { Stop(StopReason::kFinished); }
 
-  // Until it starts or is refused: calls `fn` when nobody wants it any more, at once if that is
-  // so already. The last one counts.
+  // Until Start() or Refuse(): calls `fn` on Cancel() or Finish(), at once if that has happened
+  // already. The last `fn` counts.
   void OnUnwanted(absl::AnyInvocable<void() &&> fn);
   bool wanted() const;
 
-  // The server took it under this number. Once.
-  void Start(std::vector<int32_t> prompt, const std::shared_ptr<GenerationEngine>& server,
+  // `engine` took the request under the number `id`. Called once.
+  void Start(std::vector<int32_t> prompt, const std::shared_ptr<GenerationEngine>& engine,
              uint64_t id);
-  // It does not start. Instead of Start().
+  // The generation does not start. Called instead of Start().
   void Refuse(absl::Status status);
 
   void OnToken(const wire::SampledToken& token) override;
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override;
 
  private:
-  enum class Wanted { kYes, kCancelled, kFinished };
+  enum class StopReason { kNone, kCancelled, kFinished };
   using Event = absl::AnyInvocable<void(GenerationSink*) &&>;
 
-  void Stop(Wanted wanted);
-  void Tell(Event event);
-  void TellWaiting();
+  void Stop(StopReason reason);
+  void Emit(Event event);
+  void EmitPending();
 
-  const std::shared_ptr<GenerationSink> sink_;  // shared with who asked
+  const std::shared_ptr<GenerationSink> sink_;  // shared with the caller
 
   mutable absl::Mutex mu_;
-  // At most what the text has tokens. Told by one thread at a time, without the lock.
+  // At most one for each token, one for the start and one for the end. Emitted by one thread at a
+  // time, without the lock.
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
-  bool telling_ ABSL_GUARDED_BY(mu_) = true;  // nothing is told before the start
-  Wanted wanted_ ABSL_GUARDED_BY(mu_) = Wanted::kYes;
+  bool emitting_ ABSL_GUARDED_BY(mu_) = true;  // nothing is emitted before the start
+  StopReason stop_reason_ ABSL_GUARDED_BY(mu_) = StopReason::kNone;
   bool decided_ ABSL_GUARDED_BY(mu_) = false;  // it has started, or was refused
   absl::AnyInvocable<void() &&> on_unwanted_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  // From Start() to OnEnd(); shared with whoever runs it.
-  std::shared_ptr<GenerationEngine> server_ ABSL_GUARDED_BY(mu_);
+  // From Start() to OnEnd(); shared with its owner.
+  std::shared_ptr<GenerationEngine> engine_ ABSL_GUARDED_BY(mu_);
   uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -20,12 +20,12 @@ namespace {
 
 // Steps that are submitted before listeners are called.
 constexpr uint32_t kSubmitsMax = 8;
-constexpr std::chrono::milliseconds kRestPoll(20);
+constexpr std::chrono::milliseconds kQuiescePoll(20);
 
 }  // namespace
 
-// One thread at a time pumps: submits what the scheduler says and calls listeners, both without the
-// lock. Whoever comes meanwhile changes the state and goes; so steps and events keep their order,
+// One thread at a time pumps: submits the scheduler's steps and calls listeners, both without the
+// lock. Other threads change the state meanwhile and return; so steps and events keep their order,
 // and a pipeline may answer from inside Submit().
 struct GenerationEngine::State {
   explicit State(GenerationEngineOptions o)
@@ -38,26 +38,26 @@ struct GenerationEngine::State {
   CondVar changed;
   std::optional<Scheduler> scheduler ABSL_GUARDED_BY(mu);
   Pipeline* pipeline ABSL_GUARDED_BY(mu) = nullptr;  // null: not started, broken or stopped
-  // By request. Shared with whoever asked.
+  // By request. Shared with the callers of Add().
   std::map<uint64_t, std::shared_ptr<GenerationListener>> listeners ABSL_GUARDED_BY(mu);
-  // Not OK: no new requests, and why.
+  // Not OK: the reason why new requests are refused.
   absl::Status refusal ABSL_GUARDED_BY(mu) = absl::UnavailableError("the model is not ready yet");
   absl::Status broken ABSL_GUARDED_BY(mu);  // how the pipeline ended
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  // Formed, and the first stage had no room.
+  // A step that was formed, but the first stage had no room for it.
   std::optional<wire::Step> unsent ABSL_GUARDED_BY(mu);
   uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
   bool is_blocked ABSL_GUARDED_BY(mu) = false;  // until something happens
-  bool comes_to_rest ABSL_GUARDED_BY(mu) = false;
-  bool broke ABSL_GUARDED_BY(mu) = false;  // the pipeline before, unless it was given up
+  bool quiescing ABSL_GUARDED_BY(mu) = false;
+  bool broke ABSL_GUARDED_BY(mu) = false;  // the previous pipeline was lost, not given up
   bool is_pumping ABSL_GUARDED_BY(mu) = false;
   std::thread::id pumping_thread ABSL_GUARDED_BY(mu);
   std::vector<RateWindow> busy_us ABSL_GUARDED_BY(mu);  // by stage, since Start()
 
   void Pump() ABSL_LOCKS_EXCLUDED(mu);
   // No step goes to the pipeline any more.
-  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Waits until nobody calls listeners or the pipeline. Not from a listener.
+  void DropPipeline() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Waits until no thread calls listeners or the pipeline. Not from a listener.
   void AwaitPump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
  private:
@@ -72,21 +72,21 @@ struct GenerationEngine::State {
   std::vector<Call> TakeCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
-void GenerationEngine::State::LetGo() {
+void GenerationEngine::State::DropPipeline() {
   pipeline = nullptr;
   unsent.reset();
   is_blocked = false;
 }
 
 void GenerationEngine::State::AwaitPump() {
-  CHECK(!is_pumping || pumping_thread != std::this_thread::get_id()) << "from a listener";
+  CHECK(!is_pumping || pumping_thread != std::this_thread::get_id()) << "called from a listener";
   while (is_pumping) changed.Wait(&mu);
 }
 
 std::optional<wire::Step> GenerationEngine::State::NextStep() {
   if (pipeline == nullptr || is_blocked) return std::nullopt;
   if (unsent) return std::exchange(unsent, std::nullopt);
-  if (comes_to_rest) return std::nullopt;
+  if (quiescing) return std::nullopt;
   return scheduler->NextStep(clock->NowUs());
 }
 
@@ -119,14 +119,15 @@ std::vector<GenerationEngine::State::Call> GenerationEngine::State::TakeCalls() 
 void GenerationEngine::State::Pump() {
   mu.Lock();
   if (is_pumping) {
-    // That thread holds no lock now: it will look again.
+    // The pumping thread does not hold the lock now: it will check the state again.
     mu.Unlock();
     return;
   }
   is_pumping = true;
   pumping_thread = std::this_thread::get_id();
   while (true) {
-    // The stages first: they wait for it. But not for ever: fast ones may always want more.
+    // Steps come first: the stages wait for them. But only so many, as fast stages always take
+    // more.
     uint32_t n_submits = 0;
     for (; n_submits < kSubmitsMax; ++n_submits) {
       std::optional<wire::Step> step = NextStep();
@@ -178,12 +179,12 @@ absl::Status GenerationEngine::Start(Pipeline* pipeline) {
 void GenerationEngine::Pause() {
   MutexLock lock(&state_->mu);
   state_->broke = true;
-  state_->LetGo();
+  state_->DropPipeline();
 }
 
 void GenerationEngine::Detach() {
   MutexLock lock(&state_->mu);
-  state_->LetGo();
+  state_->DropPipeline();
   state_->AwaitPump();
 }
 
@@ -192,12 +193,12 @@ bool GenerationEngine::Quiesce(std::chrono::milliseconds limit, absl::FunctionRe
   do {
     MutexLock lock(&state_->mu);
     if (!state_->scheduler) return true;
-    state_->comes_to_rest = true;
+    state_->quiescing = true;
     if (state_->scheduler->Stats().steps_in_flight == 0) return true;
     const auto now = std::chrono::steady_clock::now();
     if (state_->pipeline == nullptr || now >= until) return false;
-    // Who lets go of the pipeline tells nobody.
-    state_->changed.WaitUntil(&state_->mu, std::min(until, now + kRestPoll));
+    // DropPipeline() does not signal.
+    state_->changed.WaitUntil(&state_->mu, std::min(until, now + kQuiescePoll));
   } while (wanted());
   return false;
 }
@@ -205,7 +206,7 @@ bool GenerationEngine::Quiesce(std::chrono::milliseconds limit, absl::FunctionRe
 void GenerationEngine::Resume() {
   {
     MutexLock lock(&state_->mu);
-    state_->comes_to_rest = false;
+    state_->quiescing = false;
   }
   state_->Pump();
 }
@@ -216,10 +217,11 @@ absl::StatusOr<bool> GenerationEngine::Restart(Pipeline* pipeline) {
   bool went_on = false;
   {
     MutexLock lock(&state_->mu);
-    CHECK(state_->scheduler && state_->pipeline == nullptr) << "nothing to go on with";
+    CHECK(state_->scheduler && state_->pipeline == nullptr)
+        << "Restart() before Start() or Detach()";
     if (state_->stopped) return state_->refusal;
     const int64_t now_us = state_->clock->NowUs();
-    state_->comes_to_rest = false;
+    state_->quiescing = false;
     went_on = state_->scheduler->Restart(*facts, pipeline->carried().contents,
                                          std::exchange(state_->broke, false), now_us);
     state_->busy_us.assign(facts->n_stages, RateWindow(now_us));
@@ -277,7 +279,7 @@ bool GenerationEngine::idle() const {
 void GenerationEngine::Stop(const absl::Status& status) {
   {
     MutexLock lock(&state_->mu);
-    state_->LetGo();
+    state_->DropPipeline();
     state_->stopped = true;
     if (state_->refusal.ok()) {
       state_->refusal = status.ok() ? absl::UnavailableError("the model was unloaded") : status;
@@ -337,7 +339,7 @@ void GenerationEngine::OnWritable() {
 void GenerationEngine::OnBroken(absl::Status status) {
   {
     MutexLock lock(&state_->mu);
-    state_->LetGo();
+    state_->DropPipeline();
     if (state_->scheduler) state_->scheduler->EndAll(status, state_->clock->NowUs());
     state_->refusal = status;
     state_->broken = std::move(status);

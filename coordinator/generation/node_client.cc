@@ -23,9 +23,9 @@ namespace strata {
 namespace {
 
 constexpr int64_t kControlTimeoutMs = 30'000;
-// A node reads headers for it at most.
+// For it, a node reads model headers at most.
 constexpr int64_t kListTimeoutMs = 5'000;
-constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
+constexpr absl::Duration kContinuePoll = absl::Milliseconds(100);
 
 void SetTimeout(grpc::ClientContext* context, int64_t timeout_ms) {
   context->set_deadline(DeadlineIn(absl::Milliseconds(timeout_ms)));
@@ -94,46 +94,46 @@ class NodeClientImpl final : public NodeClient {
     wire::LoadStageRequest request;
     *request.mutable_spec() = spec;
     auto reader = stub_->LoadStage(&context, request);
-    struct Heard {
+    struct LoadState {
       absl::Mutex mu;
       wire::LoadProgress progress ABSL_GUARDED_BY(mu);
       bool is_new ABSL_GUARDED_BY(mu) = false;
       bool ended ABSL_GUARDED_BY(mu) = false;
       std::optional<wire::StageInfo> info;  // of the thread that reads
-    } heard;
-    std::thread reads([&reader, &heard] {
+    } load;
+    std::thread reads([&reader, &load] {
       wire::LoadStageEvent event;
       while (reader->Read(&event)) {
-        if (event.has_loaded()) heard.info = event.loaded();
+        if (event.has_loaded()) load.info = event.loaded();
         if (!event.has_progress()) continue;
-        absl::MutexLock lock(heard.mu);
-        heard.progress = event.progress();
-        heard.is_new = true;
+        absl::MutexLock lock(load.mu);
+        load.progress = event.progress();
+        load.is_new = true;
       }
-      absl::MutexLock lock(heard.mu);
-      heard.ended = true;
+      absl::MutexLock lock(load.mu);
+      load.ended = true;
     });
-    // A node that tells nothing for long must not keep a load from being cancelled.
+    // A load can be cancelled while its node reports nothing for long.
     for (bool ended = false; !ended;) {
       wire::LoadProgress now;
       {
-        absl::MutexLock lock(heard.mu);
-        const auto is_due = [&heard]() ABSL_SHARED_LOCKS_REQUIRED(heard.mu) {
-          return heard.is_new || heard.ended;
+        absl::MutexLock lock(load.mu);
+        const auto is_due = [&load]() ABSL_SHARED_LOCKS_REQUIRED(load.mu) {
+          return load.is_new || load.ended;
         };
-        heard.mu.AwaitWithTimeout(absl::Condition(&is_due), kGoOnPoll);
-        ended = heard.ended;
-        if (ended && !heard.is_new) break;
-        heard.is_new = false;
-        now = heard.progress;
+        load.mu.AwaitWithTimeout(absl::Condition(&is_due), kContinuePoll);
+        ended = load.ended;
+        if (ended && !load.is_new) break;
+        load.is_new = false;
+        now = load.progress;
       }
       if (!progress(now)) context.TryCancel();
     }
     reads.join();
     const grpc::Status status = reader->Finish();
     if (!status.ok()) return Named(status);
-    if (!heard.info) return Named(absl::InternalError("the load ended without a stage"));
-    return *std::move(heard.info);
+    if (!load.info) return Named(absl::InternalError("the load ended without a result"));
+    return *std::move(load.info);
   }
 
   absl::StatusOr<std::string> ShareModel(const std::string& path) override {
@@ -205,7 +205,7 @@ class NodeClientImpl final : public NodeClient {
       std::string name;
       Tokenized done;
     };
-    auto call = std::make_shared<Call>();  // shared with who may cancel it
+    auto call = std::make_shared<Call>();  // shared with the function that cancels it
     SetTimeout(&call->context, kControlTimeoutMs);
     call->request = request;
     call->name = name_;
@@ -233,7 +233,7 @@ class NodeClientImpl final : public NodeClient {
   }
 
  private:
-  // A call that `begin` begins with what is to be called at its end.
+  // Runs a call that `begin` starts with the function to call at its end.
   absl::Status Await(grpc::ClientContext* context, ShouldContinue should_continue,
                      absl::FunctionRef<void(std::function<void(grpc::Status)>)> begin) {
     absl::Status outcome;
@@ -242,7 +242,7 @@ class NodeClientImpl final : public NodeClient {
       outcome = Named(status);
       done.Notify();
     });
-    while (!done.WaitForNotificationWithTimeout(kGoOnPoll)) {
+    while (!done.WaitForNotificationWithTimeout(kContinuePoll)) {
       if (!should_continue()) context->TryCancel();
     }
     return outcome;
@@ -251,7 +251,7 @@ class NodeClientImpl final : public NodeClient {
   absl::Status Named(const grpc::Status& status) const { return Named(FromGrpc(status)); }
   absl::Status Named(const absl::Status& status) const { return WithName(name_, status); }
 
-  // What gRPC says of a connection means nothing to who asked for a text.
+  // gRPC's words about a connection mean nothing to a user of the API.
   static absl::Status ForPeople(const grpc::Status& status) {
     absl::Status plain = FromGrpc(status);
     if (SaidByPeer(status) || absl::IsCancelled(plain)) return plain;

@@ -1,4 +1,4 @@
-// The coordinator's hand on one node: its control service (proto/node.proto). Calls block; they are
+// The coordinator's client of one node's control service (proto/node.proto). Calls block; they are
 // made from the coordinator's worker threads, never on the loop.
 #pragma once
 
@@ -16,16 +16,16 @@
 
 namespace strata {
 
-// Thread-safe. Errors carry the node's name; those of the node itself keep their code.
+// Thread-safe. Errors carry the node's name; errors from the node itself keep their code.
 class NodeClient {
  public:
-  // Waits for the node to answer and checks its versions. kUnavailable: nobody there within
-  // `timeout_ms`; kFailedPrecondition: versions that do not fit.
+  // Waits for the node to answer and checks its versions. kUnavailable: no answer within
+  // `timeout_ms`; kFailedPrecondition: incompatible versions.
   struct Options {
     std::string address;
     int64_t timeout_ms = 10'000;
     bool allow_mixed_versions = false;
-    // Whether a node that nobody serves yet may come within the time.
+    // Whether to wait for a node that is not up yet, within the time.
     bool wait_for_ready = true;
   };
   static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(const Options& options);
@@ -40,20 +40,20 @@ class NodeClient {
   virtual absl::StatusOr<std::vector<wire::SelfTest>> SelfTestsOf(const std::string& model_id,
                                                                   int64_t timeout_ms) = 0;
 
-  // Begins to measure devices and links again; GetInfo says when that is done.
+  // Starts to measure devices and links again; GetInfo reports when that is done.
   virtual absl::Status Measure(int64_t timeout_ms) = 0;
 
-  // `progress` is called on this thread, several times a second, also where nothing is new; false
-  // cancels the load.
+  // `progress` is called on this thread, several times a second, also without news; false cancels
+  // the load.
   using Progress = absl::FunctionRef<bool(const wire::LoadProgress&)>;
   virtual absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
                                                     Progress progress) = 0;
   // Lets the other nodes read the weights of the node's file `path`. Returns the model's id.
   virtual absl::StatusOr<std::string> ShareModel(const std::string& path) = 0;
-  // What the node can give of a model's weights. kNotFound: nothing. Ends after 5 s.
+  // The blocks of a model's weights that the node can give. kNotFound: nothing. Ends after 5 s.
   virtual absl::StatusOr<wire::BlockList> ListBlocks(const std::string& model_id) = 0;
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
-  // `should_continue` is asked several times a second on this thread; false ends the call
+  // `should_continue` is called several times a second on this thread; false ends the call
   // (kCancelled).
   using ShouldContinue = absl::FunctionRef<bool()>;
   // No deadline: as long as the network needs.
@@ -63,7 +63,7 @@ class NodeClient {
                                    ShouldContinue should_continue) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
   // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.
-  // What it returns cancels the call: any thread, any number of times, also after its end.
+  // The function returned cancels the call: any thread, any number of times, also after its end.
   using Tokenized = absl::AnyInvocable<void(absl::StatusOr<wire::TokenizeResponse>) &&>;
   using CancelCall = std::function<void()>;
   virtual CancelCall TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) = 0;

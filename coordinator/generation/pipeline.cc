@@ -36,20 +36,21 @@ constexpr absl::Duration kDiagnoseTime = absl::Seconds(6);
 constexpr int64_t kInfoTimeoutMs = 1000;
 // Each stage adds its timing.
 constexpr size_t kStepBytesMax = kFrameHeaderBytesMax - (64 << 10);
-// Caches are copied so often while texts go on, and no more once so little has changed.
+// Caches are copied so often while requests run, and no more once so little has changed.
 constexpr int kCopiesMax = 5;
 constexpr uint64_t kCopyBytesMin = 1 << 20;
 constexpr absl::Duration kCopyPause = absl::Milliseconds(100);
-// All of that; longer, and texts are fed again. And what is left then, while they wait.
+// The limit on all these copies; beyond it, sequences are fed again. And the limit on the last
+// copy, while requests wait.
 constexpr absl::Duration kCopyTime = absl::Minutes(5);
 constexpr absl::Duration kPauseMax = absl::Seconds(20);
 
 // A worker that listens on all interfaces is reached where its node is.
-std::string LinkAddress(const std::string& told, const std::string& node_address) {
-  const size_t colon = told.rfind(':');
-  const std::string host = told.substr(0, colon);
-  if (colon == std::string::npos || (host != "[::]" && host != "0.0.0.0")) return told;
-  return absl::StrCat(node_address.substr(0, node_address.rfind(':')), told.substr(colon));
+std::string LinkAddress(const std::string& reported, const std::string& node_address) {
+  const size_t colon = reported.rfind(':');
+  const std::string host = reported.substr(0, colon);
+  if (colon == std::string::npos || (host != "[::]" && host != "0.0.0.0")) return reported;
+  return absl::StrCat(node_address.substr(0, node_address.rfind(':')), reported.substr(colon));
 }
 
 class PipelineImpl final : public Pipeline {
@@ -94,7 +95,7 @@ class PipelineImpl final : public Pipeline {
   Carried carried() const override { return carried_; }
 
  private:
-  // The link into stage 0: carries nothing back but credit and its end.
+  // The link into stage 0: only credits and its end come back on it.
   class FirstReceiver final : public Link::Receiver {
    public:
     explicit FirstReceiver(PipelineImpl* pipeline) : pipeline_(pipeline) {}
@@ -130,22 +131,22 @@ class PipelineImpl final : public Pipeline {
     return device.empty() ? "" : absl::StrCat("/", device);
   }
   bool IsKept(size_t stage) const { return options_.stages[stage].kept.has_value(); }
-  // Caches of stages that are not kept come with them.
+  // Whether stages that are not kept take over caches.
   bool MovesCaches() const {
     return std::ranges::any_of(options_.stages,
                                [](const StagePlacement& stage) { return !stage.caches.empty(); });
   }
   absl::Status LoadStages(const std::vector<size_t>& which, Progress* progress);
-  // Caches that stages take over while the plan before goes on. False: they cannot be had.
-  // kCancelled: nobody wants the stages any more.
+  // Copies the caches that stages take over while the plan before runs on. False: they cannot be
+  // copied. kCancelled: the load was cancelled.
   absl::StatusOr<bool> CopyCaches(Progress* progress);
-  // What has changed of them since, or why they cannot be had.
-  struct Copied {
+  // The outcome of one copy of their changes.
+  struct CopyResult {
     uint64_t bytes = 0;
-    bool lags = false;  // a slot or more is not all there
+    bool lags = false;  // a slot or more is incomplete
   };
   wire::MoveCachesRequest MoveOf(size_t stage) const;
-  absl::StatusOr<Copied> CopyChanges(Progress* progress, SteadyTime until);
+  absl::StatusOr<CopyResult> CopyChanges(Progress* progress, SteadyTime until);
   void Unload();
   void UnloadStage(size_t stage);
 
@@ -160,9 +161,9 @@ class PipelineImpl final : public Pipeline {
 
   // Constant after Build().
   std::vector<wire::StageInfo> stages_;  // empty link_address: not loaded
-  // [stages], of those that take over caches: what they have of them.
+  // [stages] For those that take over caches: what they have so far.
   std::vector<wire::MoveCachesResponse> copied_;
-  bool carries_ = false;  // so far
+  bool carries_ = false;  // the caches can still be carried over
   Carried carried_;
   std::string return_address_;
   std::unique_ptr<Link> first_;
@@ -170,7 +171,7 @@ class PipelineImpl final : public Pipeline {
   absl::Mutex mu_;
   uint64_t last_step_id_ ABSL_GUARDED_BY(mu_) = 0;
   bool return_promised_ ABSL_GUARDED_BY(mu_) = false;
-  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;  // of its credits, that the last stage has not heard of
+  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;  // credits not yet returned to the last stage
   std::unique_ptr<Link> return_ ABSL_GUARDED_BY(mu_);
 
   GrpcLinkAcceptor returns_;
@@ -247,14 +248,14 @@ absl::Status PipelineImpl::Load(Progress progress) {
     if (!copied.ok()) return copied.status();
     carries_ = *copied;
   }
-  const absl::StatusOr<bool> at_rest = options_.take_over();
-  if (!at_rest.ok()) return at_rest.status();
-  carries_ = carries_ && *at_rest;
+  const absl::StatusOr<bool> quiesced = options_.take_over();
+  if (!quiesced.ok()) return quiesced.status();
+  carries_ = carries_ && *quiesced;
   if (carries_) {
     const SteadyTime until = SteadyTime::Now() + kPauseMax;
-    absl::StatusOr<Copied> copied = CopyChanges(&progress, until);
+    absl::StatusOr<CopyResult> copied = CopyChanges(&progress, until);
     if (copied.ok()) carried_.bytes_after = copied->bytes;
-    // At rest what lags comes whole the next time.
+    // With no step in flight, one more copy completes the slots that lag.
     if (copied.ok() && copied->lags) {
       copied = CopyChanges(&progress, until);
       if (copied.ok()) carried_.bytes_after += copied->bytes;
@@ -276,10 +277,10 @@ absl::StatusOr<bool> PipelineImpl::CopyCaches(Progress* progress) {
   const SteadyTime until = SteadyTime::Now() + kCopyTime;
   uint64_t before = std::numeric_limits<uint64_t>::max();
   for (int i = 0; i < kCopiesMax; ++i) {
-    const absl::StatusOr<Copied> copied = CopyChanges(progress, until);
+    const absl::StatusOr<CopyResult> copied = CopyChanges(progress, until);
     if (absl::IsCancelled(copied.status())) return copied.status();
     if (!copied.ok()) {
-      // A slot that is just being shifted, or a stage with too much to do.
+      // Retry: a slot is just being shifted, or a stage is overloaded.
       const bool passes =
           absl::IsUnavailable(copied.status()) || absl::IsResourceExhausted(copied.status());
       if (!passes) return false;
@@ -287,7 +288,7 @@ absl::StatusOr<bool> PipelineImpl::CopyCaches(Progress* progress) {
       continue;
     }
     carried_.bytes_before += copied->bytes;
-    // What is left is what texts have grown by meanwhile, or comes as a whole each time.
+    // The rest is the growth of the sequences meanwhile, or caches that are copied whole each time.
     if (copied->bytes <= kCopyBytesMin || copied->bytes > before / 2) return true;
     before = copied->bytes;
   }
@@ -311,11 +312,11 @@ wire::MoveCachesRequest PipelineImpl::MoveOf(size_t stage) const {
   return request;
 }
 
-absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progress,
-                                                               SteadyTime until) {
+absl::StatusOr<PipelineImpl::CopyResult> PipelineImpl::CopyChanges(Progress* progress,
+                                                                   SteadyTime until) {
   absl::Mutex mu;
   bool wanted = true;
-  Copied copied;
+  CopyResult copied;
   absl::Status failure;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < n_stages(); ++i) {
@@ -337,10 +338,10 @@ absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progres
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (!wanted) return absl::CancelledError("nobody wants the stages any more");
+  if (!wanted) return absl::CancelledError("the load of the stages was cancelled");
   if (failure.ok()) return copied;
   if (SteadyTime::Now() >= until) failure = absl::DeadlineExceededError("copying takes too long");
-  LOG(WARNING) << "caches do not move with their stages: " << failure.message();
+  LOG(WARNING) << "the KV caches cannot be moved with their stages: " << failure.message();
   return failure;
 }
 
@@ -374,7 +375,7 @@ absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress
     if (!outcomes[i].ok()) continue;
     const absl::Status right = CheckSelfTest(stages_[i].self_test(), earlier);
     if (right.ok()) continue;
-    // Also where what is loaded stays on an error: no plan is to keep this one.
+    // Also with leave_on_error: no plan is to keep this stage.
     UnloadStage(i);
     const LayerRange& layers = options_.stages[i].layers;
     outcomes[i] =
@@ -383,7 +384,7 @@ absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress
                            right),
                   static_cast<uint32_t>(i));
   }
-  // A stage cancelled for another's sake is not the reason.
+  // A stage that was cancelled because of another one's failure is not the reason.
   for (const absl::Status& outcome : outcomes) {
     if (!outcome.ok() && !absl::IsCancelled(outcome)) return outcome;
   }
@@ -408,7 +409,7 @@ absl::Status PipelineImpl::Listen() {
 
 absl::Status PipelineImpl::ConnectLinks() {
   if (auto s = Listen(); !s.ok()) return s;
-  // From the end, so that every stage finds the next one ready.
+  // From the last stage on, so that every stage finds the next one ready.
   for (size_t i = n_stages(); i-- > 0;) {
     wire::ConnectStageRequest request;
     *request.mutable_epoch() = options_.epoch;
@@ -497,7 +498,7 @@ absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
         absl::StrCat("a step of ", frame.header.size(), " bytes; at most ", kStepBytesMax));
   }
   if (auto s = first_->Send(std::move(frame)); !s.ok()) {
-    // What a link was closed with is no word about the step.
+    // The status that a link was closed with says nothing about the step.
     return absl::IsInvalidArgument(s) ? absl::UnavailableError(s.message()) : s;
   }
   return ++last_step_id_;
@@ -534,7 +535,7 @@ void PipelineImpl::UnloadStage(size_t stage) {
   wire::UnloadStageRequest request;
   *request.mutable_epoch() = options_.epoch;
   request.set_stage(static_cast<uint32_t>(stage));
-  // A node that is gone has unloaded already, or the node that coordinates next has it unload.
+  // A node that is gone has unloaded already, or the next leader makes it unload.
   NodeClient* const node = options_.stages[stage].node;
   node->UnloadStage(request, [&] { return options_.gone == nullptr || !options_.gone(node->id()); })
       .IgnoreError();

@@ -22,10 +22,10 @@ std::optional<absl::Status> RemoteTokenizer::Full(const std::string& client) con
   const auto client_max =
       static_cast<size_t>(std::max(1.0, static_cast<double>(options_.waiting_max) * kClientShare));
   if (waiting_.size() < options_.waiting_max && of_client < client_max) return std::nullopt;
-  absl::Status full = WithRetryAfterMs(
-      absl::ResourceExhaustedError(absl::StrCat(waiting_.size(), " prompts wait, ", of_client,
-                                                " of them of this client; try again later")),
-      kRetryAfterMs);
+  absl::Status full = WithRetryAfterMs(absl::ResourceExhaustedError(absl::StrCat(
+                                           waiting_.size(), " prompts are waiting, ", of_client,
+                                           " of them from this client; try again later")),
+                                       kRetryAfterMs);
   return of_client >= client_max ? AsOfOneClient(std::move(full)) : full;
 }
 
@@ -53,7 +53,7 @@ NodeClient::CancelCall RemoteTokenizer::Tokenize(Job job) {
 
 size_t RemoteTokenizer::size() const {
   absl::MutexLock lock(mu_);
-  return waiting_.size() + under_way_.size();
+  return waiting_.size() + in_flight_.size();
 }
 
 void RemoteTokenizer::StartNext() {
@@ -62,13 +62,13 @@ void RemoteTokenizer::StartNext() {
     wire::TokenizeRequest request;
     {
       absl::MutexLock lock(mu_);
-      if (waiting_.empty() || under_way_.size() >= options_.under_way_max) return;
+      if (waiting_.empty() || in_flight_.size() >= options_.in_flight_max) return;
       auto first = waiting_.extract(waiting_.begin());
       id = first.key();
       const auto client = of_client_.find(first.mapped().client);
       if (--client->second == 0) of_client_.erase(client);
       request = std::move(first.mapped().request);
-      under_way_[id].done = std::move(first.mapped().done);
+      in_flight_[id].done = std::move(first.mapped().done);
     }
     NodeClient::CancelCall cancel = node_->TokenizeAsync(
         request, [self = shared_from_this(), id](absl::StatusOr<wire::TokenizeResponse> tokens) {
@@ -77,8 +77,8 @@ void RemoteTokenizer::StartNext() {
     bool cancelled = false;
     {
       absl::MutexLock lock(mu_);
-      const auto found = under_way_.find(id);
-      if (found == under_way_.end()) continue;  // it is done already
+      const auto found = in_flight_.find(id);
+      if (found == in_flight_.end()) continue;  // it is done already
       found->second.cancel = cancel;
       cancelled = found->second.cancelled;
     }
@@ -90,9 +90,9 @@ void RemoteTokenizer::OnDone(uint64_t id, absl::StatusOr<wire::TokenizeResponse>
   NodeClient::Tokenized done;
   {
     absl::MutexLock lock(mu_);
-    done = std::move(under_way_.extract(id).mapped().done);
+    done = std::move(in_flight_.extract(id).mapped().done);
   }
-  StartNext();  // first: `done` may let go of the node
+  StartNext();  // first: `done` may release the node
   std::move(done)(std::move(tokens));
 }
 
@@ -105,13 +105,13 @@ void RemoteTokenizer::Cancel(uint64_t id) {
       const auto client = of_client_.find(job.mapped().client);
       if (--client->second == 0) of_client_.erase(client);
       done = std::move(job.mapped().done);
-    } else if (const auto found = under_way_.find(id); found != under_way_.end()) {
+    } else if (const auto found = in_flight_.find(id); found != in_flight_.end()) {
       found->second.cancelled = true;
       cancel = found->second.cancel;
     }
   }
   if (cancel) cancel();
-  if (done) std::move(done)(absl::CancelledError("nobody wants the text any more"));
+  if (done) std::move(done)(absl::CancelledError("the request was cancelled"));
 }
 
 }  // namespace strata

@@ -1,8 +1,7 @@
-// Turns prompts into tokens on the node that holds a model's first stage: a few at a time, the
-// others wait here, so that a burst of prompts is neither refused there nor keeps its steps
-// waiting.
+// Tokenizes prompts on the node that holds a model's first stage: a few at a time, while the others
+// wait here, so that a burst of prompts is neither refused by the node nor delays its steps.
 //
-// Thread-safe; nothing blocks. Always made by make_shared: calls under way share it.
+// Thread-safe; nothing blocks. Always made by make_shared: calls in flight share it.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +22,15 @@ namespace strata {
 class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenizer> {
  public:
   struct Options {
-    size_t under_way_max = 8;
+    size_t in_flight_max = 8;
     size_t waiting_max = 1024;
   };
-  // `node` outlives every call: who asks sees to it, say by what `done` holds.
+  // REQUIRES: `node` outlives every call, say because `done` holds it.
   RemoteTokenizer(NodeClient* node, Options options) : node_(node), options_(options) {}
 
-  // `done` is called once, on this thread or one of gRPC's. kResourceExhausted: too many wait
-  // (RetryAfterMs), maybe of this client (IsOfOneClient); kCancelled; else the node's answer. What
-  // it returns cancels: any thread, any number of times, also after the end.
+  // `done` is called once, on this thread or one of gRPC's. kResourceExhausted: the queue is
+  // full (RetryAfterMs), maybe this client's part (IsOfOneClient); kCancelled; else the node's
+  // response. The function returned cancels: any thread, any number of times, also after the end.
   struct Job {
     wire::TokenizeRequest request;
     std::string client;
@@ -39,10 +38,10 @@ class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenize
   };
   NodeClient::CancelCall Tokenize(Job job);
 
-  size_t size() const;  // jobs that wait or are under way
+  size_t size() const;  // jobs that wait or are in flight
 
  private:
-  // Why one more of `client` may not wait, if so.
+  // The error if one more job of `client` may not wait.
   std::optional<absl::Status> Full(const std::string& client) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void StartNext();
   void OnDone(uint64_t id, absl::StatusOr<wire::TokenizeResponse> tokens);
@@ -51,16 +50,16 @@ class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenize
   NodeClient* const node_;
   const Options options_;
 
-  struct UnderWay {
+  struct InFlightCall {
     NodeClient::Tokenized done;
     NodeClient::CancelCall cancel;  // empty: it is just being started
     bool cancelled = false;
   };
   mutable absl::Mutex mu_;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, Job> waiting_ ABSL_GUARDED_BY(mu_);          // at most waiting_max
-  std::map<std::string, size_t> of_client_ ABSL_GUARDED_BY(mu_);  // of those
-  std::map<uint64_t, UnderWay> under_way_ ABSL_GUARDED_BY(mu_);   // at most under_way_max
+  std::map<uint64_t, Job> waiting_ ABSL_GUARDED_BY(mu_);             // at most waiting_max
+  std::map<std::string, size_t> of_client_ ABSL_GUARDED_BY(mu_);     // of those
+  std::map<uint64_t, InFlightCall> in_flight_ ABSL_GUARDED_BY(mu_);  // at most in_flight_max
 };
 
 }  // namespace strata

@@ -24,7 +24,7 @@ constexpr size_t kNamedMax = 4;  // devices in a message
 
 using Tests = std::vector<const wire::SelfTest*>;
 
-// Which numbers a point is of.
+// The layers that a point is a result of.
 std::tuple<uint32_t, uint32_t, bool> KeyOf(const wire::SelfTestPoint& point) {
   return {point.layers().begin(), point.layers().end(), point.logits()};
 }
@@ -44,7 +44,7 @@ bool IsSameKind(const wire::SelfTest& a, const wire::SelfTest& b) {
   return a.device_kind() == b.device_kind() && a.llama() == b.llama() && a.ggml() == b.ggml();
 }
 
-// Without those that are not of the same numbers as `fresh`, and of each device's the latest.
+// The earlier tests that are comparable with `fresh`, the latest of each stage and device.
 Tests Relevant(const wire::SelfTest& fresh, absl::Span<const wire::SelfTest> earlier) {
   Tests relevant;
   for (const wire::SelfTest& test : earlier) {
@@ -84,7 +84,7 @@ std::string WhereText(const wire::SelfTestPoint& point) {
       point.logits() ? " and the head" : "");
 }
 
-absl::Status Refused(absl::string_view what) {
+absl::Status WrongNumbers(absl::string_view what) {
   return WithWrongNumbers(absl::DataLossError(
       absl::StrCat("its self-test says that it computes wrong numbers: ", what,
                    "; check that machine's memory, and the model's file and the weights in the "
@@ -123,7 +123,7 @@ std::optional<double> ShareApart(const wire::SelfTestPoint& a, const wire::SelfT
 }
 
 absl::Status CheckSelfTest(const wire::SelfTest& fresh, absl::Span<const wire::SelfTest> earlier) {
-  if (!fresh.fault().empty()) return Refused(fresh.fault());
+  if (!fresh.fault().empty()) return WrongNumbers(fresh.fault());
   const Tests relevant = Relevant(fresh, earlier);
   for (const wire::SelfTestPoint& point : fresh.points()) {
     Tests agree, disagree;
@@ -142,8 +142,8 @@ absl::Status CheckSelfTest(const wire::SelfTest& fresh, absl::Span<const wire::S
     if (disagree.empty()) continue;
     if (agree.size() >= disagree.size()) {
       LOG(WARNING) << WhereText(point) << " of a model on " << fresh.node_name() << "/"
-                   << fresh.device() << " computes what it does on " << Names(agree)
-                   << ", but other numbers than on " << Names(disagree)
+                   << fresh.device() << " gives the same results as on " << Names(agree)
+                   << ", but other results than on " << Names(disagree)
                    << ": check the memory and the weights there";
       continue;
     }
@@ -151,11 +151,11 @@ absl::Status CheckSelfTest(const wire::SelfTest& fresh, absl::Span<const wire::S
         "%s gives results that are %.2g times their size away from those of %s, where %.2g is "
         "allowed",
         WhereText(point), apart, Names(disagree), allowed);
-    if (disagree.size() > 1) return Refused(what);
-    return Refused(absl::StrCat(
+    if (disagree.size() > 1) return WrongNumbers(what);
+    return WrongNumbers(absl::StrCat(
         what,
-        "; if it is the other one that is wrong, which only a third device can tell, check "
-        "that, and remove the file self_tests in the data folders of the nodes"));
+        "; a third device would show whether it is the other one that is wrong: then check "
+        "that one, and remove the file self_tests in the data folders of the nodes"));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// How often each node was lost, and for how long one that comes and goes is kept out of plans: a
-// machine whose cable is loose would otherwise take layers, and texts a pause, again and again.
+// How often each node was lost, and for how long a flapping node is kept out of plans: a machine
+// with a loose cable would otherwise get layers, and requests a pause, again and again.
 //
 // Not thread-safe.
 #pragma once
@@ -14,22 +14,22 @@
 
 namespace strata {
 
-// The first loss costs nothing, the next one this long, and each further one twice as long.
+// The first loss has no penalty, the second this one, and each further one twice as much.
 inline constexpr absl::Duration kKeptOutFirst = absl::Seconds(10);
 inline constexpr absl::Duration kKeptOutMax = absl::Minutes(5);
-// A node that was not lost for that long is like any other.
+// The losses of a node that was not lost for that long are forgotten.
 inline constexpr absl::Duration kLossesForgotten = absl::Minutes(10);
-// Nodes that are remembered; the one that was lost longest ago goes.
+// Nodes that are remembered; the one that was lost longest ago is dropped.
 inline constexpr size_t kLossesMax = 1024;
 
 class NodeFlapTracker {
  public:
   void Add(const std::string& node_id, SteadyTime now);
-  // For people: why it is kept out of plans at present; empty: it is not.
+  // For people: the reason why the node is kept out of plans now; empty: it is not.
   std::string WhyKeptOut(const std::string& node_id, SteadyTime now) const;
-  // The same of all that are.
+  // The same for all nodes that are kept out, by id.
   std::map<std::string, std::string> KeptOut(SteadyTime now) const;
-  // When the first of them will be kept out no more; infinitely late: none is.
+  // When the first of them may return; infinitely late: none is kept out.
   SteadyTime NextBack(SteadyTime now) const;
 
  private:

@@ -1,5 +1,5 @@
-// Which members of a cluster were lost. One that falls silent is no member any more some time
-// before it counts as gone, and may be back until then.
+// Detects members of a cluster that were lost. A silent node loses its membership some time before
+// it counts as gone, and may be back until then.
 #pragma once
 
 #include <set>
@@ -15,13 +15,13 @@ namespace strata {
 // Not thread-safe.
 class LossDetector {
  public:
-  // Whether `view` has other members than the view before. Those that have gone since they were
-  // members are added to `losses`. At every look, also where nothing has changed.
+  // Returns whether `view` has other members than the view before. Former members that are gone are
+  // added to `losses`. To be called for every view, also an unchanged one.
   bool Look(const ClusterView& view, SteadyTime now, NodeFlapTracker* losses);
 
  private:
   std::vector<NodeId> members_;
-  std::set<NodeId> left_;  // members that were, and may be gone
+  std::set<NodeId> left_;  // former members that may be gone
 };
 
 }  // namespace strata

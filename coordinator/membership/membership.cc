@@ -1,4 +1,4 @@
-// Messages in and out; membership_peers.cc has what is known of others, membership_group.cc leases
+// Messages in and out; membership_peers.cc has the state of other nodes, membership_group.cc leases
 // and groups.
 #include "coordinator/membership/membership.h"
 
@@ -12,10 +12,10 @@
 namespace strata {
 namespace {
 
-// Peers could otherwise drive counters to where they wrap.
+// Peers could otherwise make counters wrap around.
 constexpr uint64_t kCounterMax = uint64_t{1} << 62;
 
-// A silence of calm_ms must be no sign of anything.
+// A silence of calm_ms must not look like a failure.
 MembershipOptions WithCalm(MembershipOptions options) {
   options.calm_ms =
       std::max(options.heartbeat_ms, std::min(options.calm_ms, options.gone_after_ms / 2));
@@ -51,7 +51,7 @@ Membership::Membership(const MembershipOptions& options, NodeRecord self, int64_
   next_check_us_ = now_us;
 }
 
-// What went before may have granted a lease.
+// The boot before may have granted a lease.
 void Membership::BeginBoot(uint64_t boot, int64_t now_us) {
   self_.boot = boot;
   role_ = Role::kStarting;
@@ -88,17 +88,17 @@ void Membership::SetDesiredState(std::vector<std::string> desired_state, int64_t
 }
 
 std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
-  // Early, so that one wake does for it and for what is sent.
+  // Checks early, so that one wake serves the check and the heartbeats.
   if (calm_) next_check_us_ = now_us;
   Advance(now_us);
   if (now_us >= next_check_us_) {
     UpdateStates(now_us);
     RefreshDetails();
   }
-  LookForChanges(now_us);
+  UpdateCalm(now_us);
   std::vector<OutgoingHeartbeat> out;
-  std::shared_ptr<const HeartbeatBody> body;  // sending changes nothing of it
-  // What is almost due goes now, so that few wakes do for many peers.
+  std::shared_ptr<const HeartbeatBody> body;  // one for all: sending does not change it
+  // Heartbeats that are almost due are sent now, so that few wakes serve many peers.
   const int64_t due_us = now_us + options_.heartbeat_ms * 40;
   for (size_t i = 1; i < graph_.bound(); ++i) {
     int64_t& send_due_us = send_due_us_[i];
@@ -106,13 +106,13 @@ std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
       send_due_us = kNever;
     } else if (send_due_us <= due_us) {
       Peer& peer = peers_[i];
-      if (peer.asked_us > peer.answered_us) {
+      if (peer.requested_us > peer.answered_us) {
         peer.lossy_until_us = now_us + options_.calm_lossless_ms * 1000;
       }
       send_due_us = now_us + 1000 * HeartbeatMs(i, now_us);
       if (body == nullptr) body = Body(now_us);
       out.push_back({graph_.id(i), Make(i, body, now_us)});
-      peer.asked_us = out.back().message.sent_us;
+      peer.requested_us = out.back().message.sent_us;
     }
   }
   next_wake_us_ = std::min(next_check_us_, std::ranges::min(send_due_us_));
@@ -121,20 +121,21 @@ std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
   return out;
 }
 
-// How long after one heartbeat to a peer the next is sent.
+// The time between two heartbeats to a peer.
 int64_t Membership::HeartbeatMs(size_t i, int64_t now_us) const {
   const Peer& peer = peers_[i];
   if (peer.state != ClusterView::State::kAlive && peer.state != ClusterView::State::kSuspected) {
     return options_.retry_gone_ms;
   }
-  // Before it counts as not reached: maybe messages were lost. 2.5, since answers take a while.
+  // Late: retry faster before it counts as not reached, as messages may have been lost. 2.5
+  // heartbeats, since answers take a while.
   const bool late =
       graph_.reaches(0).Has(i) &&
       now_us - std::max(peer.answered_us, peer.quiet_until_us) > options_.heartbeat_ms * 2500;
   return late ? std::min(options_.retry_late_ms, options_.heartbeat_ms) : options_.heartbeat_ms;
 }
 
-void Membership::LookForChanges(int64_t now_us) {
+void Membership::UpdateCalm(int64_t now_us) {
   if (changes_ != calm_changes_ || details_version_ != calm_details_ || details_stale_) {
     calm_changes_ = changes_;
     calm_details_ = details_version_;
@@ -155,12 +156,12 @@ void Membership::Disturb(size_t i, int64_t now_us) {
   next_wake_us_ = std::min(next_wake_us_, send_due_us_[i]);
 }
 
-// Whether both know all of each other, as members of one group, and neither has reason to hurry.
+// Whether both are members of one group, have each other's newest details, and are calm.
 bool Membership::Calm(size_t i, int64_t now_us) const {
-  // First it says so, to all of them.
-  const bool told =
+  // This node announces its calm to all of them first.
+  const bool announced =
       body_ != nullptr && body_->calm && now_us >= calm_from_us_ + options_.heartbeat_ms * 2000;
-  if (!calm_ || !told || i == 0) return false;
+  if (!calm_ || !announced || i == 0) return false;
   const Peer& peer = peers_[i];
   const HeartbeatBody& said = *peer.said;
   return said.calm && peer.state == ClusterView::State::kAlive && !peer.leaving &&
@@ -169,8 +170,8 @@ bool Membership::Calm(size_t i, int64_t now_us) const {
          peer.details_version == said.details_version;
 }
 
-// Rather than being asked.
-bool Membership::Asks(size_t i) const {
+// Whether this node sends the requests of the calm pair, and peer `i` only answers.
+bool Membership::SendsRequests(size_t i) const {
   if (role_ == Role::kCoordinator) return true;
   return obeyed_ != i && self_.id < graph_.id(i);
 }
@@ -182,14 +183,14 @@ int64_t Membership::CalmUs(size_t i) const {
   return calm_us * static_cast<int64_t>(1 + (group - 1) / options_.calm_nodes);
 }
 
-// Both have just heard that the other hears.
+// Called when each of the two has just seen that the other receives its messages.
 void Membership::Rest(size_t i, int64_t now_us) {
   if (!Calm(i, now_us)) return;
   Peer& peer = peers_[i];
   const int64_t calm_us = CalmUs(i);
   peer.quiet_until_us = now_us + calm_us;
-  if (Asks(i)) {
-    // All at once, at another time than other nodes do, so that few wakes do for many peers.
+  if (SendsRequests(i)) {
+    // To all peers at once, at another time than other nodes, so that few wakes serve many peers.
     const int64_t grid_us = options_.calm_ms * 1000;
     const auto phase_us = static_cast<int64_t>(self_.id.low % static_cast<uint64_t>(grid_us));
     const int64_t due_us = now_us + calm_us - phase_us;
@@ -198,12 +199,12 @@ void Membership::Rest(size_t i, int64_t now_us) {
     const int64_t own_us = peer.dialled_us + 5 * calm_us;
     send_due_us_[i] = std::max(now_us, std::min(own_us, now_us + calm_us * 5 / 4));
   }
-  // It was sooner, had there been no answer.
+  // The wake was planned sooner, for the case of no answer.
   next_wake_us_ = std::min(next_check_us_, std::ranges::min(send_due_us_));
   if (obeys_until_us_ > now_us) next_wake_us_ = std::min(next_wake_us_, obeys_until_us_);
 }
 
-// When silence began: quiet is none, but what makes it longer than a calm pair's.
+// When its silence began. A calm pair's quiet time does not count as silence.
 int64_t Membership::HeardUs(const Peer& peer) const {
   return std::max(peer.last_heard_us, peer.quiet_until_us - options_.calm_ms * 1000);
 }
@@ -220,15 +221,15 @@ absl::StatusOr<Heartbeat> Membership::OnRequest(const Heartbeat& request, int64_
   const absl::StatusOr<size_t> i = Take(request, now_us);
   if (absl::IsAlreadyExists(i.status())) return Refusal(request, now_us);
   if (!i.ok()) return i.status();
-  // Whoever is heard and not reached, or not lately, is tried at once.
+  // A node that is heard, but not reached, is tried at once.
   const Peer& peer = peers_[*i];
   if (!graph_.reaches(0).Has(*i) && now_us - peer.last_sent_us > options_.heartbeat_ms * 400) {
     Hurry(*i, now_us);
   }
   const int64_t last_sent_us = peer.last_sent_us;
-  LookForChanges(now_us);
-  // Whoever asks again has heard the answer. That it can be asked, too, it has shown lately.
-  if (Calm(*i, now_us) && !Asks(*i) && now_us - peer.dialled_us < 6 * CalmUs(*i)) {
+  UpdateCalm(now_us);
+  // A new request shows that the last answer was received; and the peer answered a request lately.
+  if (Calm(*i, now_us) && !SendsRequests(*i) && now_us - peer.dialled_us < 6 * CalmUs(*i)) {
     if (request.answers_us <= last_stamp_us_) {
       peers_[*i].answered_us = std::max(peer.answered_us, request.answers_us);
     }
@@ -263,7 +264,7 @@ absl::Status Membership::OnReply(const Heartbeat& reply, int64_t now_us) {
     details_stale_ = true;
     ++changes_;
   }
-  LookForChanges(now_us);
+  UpdateCalm(now_us);
   Rest(*i, now_us);
   return absl::OkStatus();
 }
@@ -281,7 +282,7 @@ absl::Status Membership::Check(const Heartbeat& message) const {
     return absl::NotFoundError(absl::StrCat("this node is ", self_.id.ToHex()));
   }
   if (body.from == self_.id && (body.nonce == self_.nonce || !message.refused)) {
-    return absl::NotFoundError("this node is yourself");
+    return absl::NotFoundError("this is the address of the sender itself");
   }
   if (body.protocol != self_.protocol) return absl::OkStatus();
   if (body.boot == 0 || body.boot >= kCounterMax || message.your_boot >= kCounterMax ||
@@ -326,7 +327,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     peer.nonce = body.nonce;
     peer.challenger = nullptr;
   }
-  if (body.boot < peer.boot) return i;  // the answer tells it of the later one
+  if (body.boot < peer.boot) return i;  // the answer has the later boot in your_boot
   if (body.boot > peer.boot) {
     if (peer.boot != 0) Restarted(i, now_us);
     peer.boot = body.boot;
@@ -340,7 +341,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     }
   }
   peer.other_version = false;
-  // What was under way when it ended comes soon after, if at all.
+  // Messages in flight when a process ends arrive soon after, if at all: so this one is alive.
   if (peer.first_refused_us != 0 && now_us - peer.first_refused_us >= options_.refused_ms * 1000) {
     peer.always_refuses = true;
   }
@@ -379,7 +380,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     TakeLease(i, message, now_us);
     TakeGrant(i, message, now_us);
   }
-  TakeOption(i, now_us);
+  TakeWants(i, now_us);
   return i;
 }
 
@@ -418,7 +419,7 @@ std::shared_ptr<const HeartbeatBody> Membership::Body(int64_t now_us) {
   return body_;
 }
 
-// To peer `i`; 0: to whoever gets it.
+// To peer `i`; 0: to any receiver.
 Heartbeat Membership::Make(size_t i, std::shared_ptr<const HeartbeatBody> body, int64_t now_us) {
   Peer& peer = peers_[i];
   Heartbeat message;
@@ -441,14 +442,14 @@ Heartbeat Membership::Make(size_t i, std::shared_ptr<const HeartbeatBody> body, 
 }
 
 void Membership::AddKnown(size_t i, Heartbeat* message) {
-  // What a silent node said of itself is old: it may hear us all the same, and have started anew.
-  const bool told = heard_.Has(i);
-  if (i == 0 || (told && graph_.reaches(i).Contains(heard_))) return;
-  // Round robin, so that a few that it can never reach don't hide the rest.
+  // A silent node's reports are old: it may receive this message and have started anew.
+  const bool is_heard = heard_.Has(i);
+  if (i == 0 || (is_heard && graph_.reaches(i).Contains(heard_))) return;
+  // Round robin, so that a few nodes that it can never reach don't crowd out the rest.
   size_t& last = peers_[i].known_next;
   const auto next = [this](size_t k) { return k + 1 < graph_.bound() ? k + 1 : 1; };
   const size_t begin = next(last);
-  const IndexView has = told ? graph_.reaches(i) : nobody_;
+  const IndexView has = is_heard ? graph_.reaches(i) : nobody_;
   size_t room = options_.known_per_heartbeat;
   const bool all = heard_.view().ForEachMissing(has, begin, [&](size_t other) {
     if (room == 0) return false;
@@ -471,7 +472,7 @@ void Membership::RefreshDetails() {
   if (!details_stale_ && details_ != nullptr) return;
   auto details = std::make_shared<HeartbeatDetails>();
   details->record = std::make_shared<const NodeRecord>(self_);
-  // In order: so it costs others least to see what is new (TakeList).
+  // In order: then others find the differences at the least cost (TakeList).
   for (const size_t i : graph_.by_id()) {
     if (i != 0 && graph_.reaches(0).Has(i)) details->reaches.push_back(graph_.id(i));
     if (members_.Has(i)) details->members.push_back(graph_.id(i));

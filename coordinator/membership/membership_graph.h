@@ -1,5 +1,5 @@
-// Who reaches whom, as far as one node knows: ids with small numbers, and a square of bits over
-// them. Part of membership.h; loop thread.
+// The reach graph as one node knows it: ids with small numbers, and a square of bits over them.
+// Part of membership.h; loop thread.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace strata {
 
-// A set of small numbers that somebody else keeps, valid as long as that one says.
+// A view of a set of small numbers, valid as long as its owner says.
 class IndexView {
  public:
   // `words` are `n`.
@@ -21,11 +21,11 @@ class IndexView {
   bool Has(size_t i) const { return (words_[i / 64] >> (i % 64) & 1) != 0; }
   bool Empty() const;
   size_t Count() const;
-  // Of `other`, of the same bound, that are not in this one.
+  // The number of elements of `other`, which has the same bound, that are not in this set.
   size_t CountMissing(IndexView other) const;
   bool Contains(IndexView other) const;
 
-  // Calls f(i) in rising order. The set may lose `i` meanwhile, nothing else.
+  // Calls f(i) in rising order. `f` may remove `i` from the set, and nothing else.
   template <typename F>
   void ForEach(F f) const {
     for (size_t w = 0; w < n_; ++w) {
@@ -34,7 +34,7 @@ class IndexView {
       }
     }
   }
-  // Whether f(i) is true for each, asked in rising order until it is not.
+  // Whether f(i) is true for each, called in rising order until it is not.
   template <typename F>
   bool AllOf(F f) const {
     for (size_t w = 0; w < n_; ++w) {
@@ -44,8 +44,8 @@ class IndexView {
     }
     return true;
   }
-  // Calls f(i) for what is not in `other`, in rising order from `begin` on and then from 0, until
-  // it returns false. Returns whether it never did.
+  // Calls f(i) for each element that is not in `other`, in rising order from `begin` on and then
+  // from 0, until `f` returns false. Returns whether it never did.
   template <typename F>
   bool ForEachMissing(IndexView other, size_t begin, F f) const {
     const uint64_t from_begin = ~uint64_t{0} << (begin % 64);
@@ -69,7 +69,7 @@ class IndexView {
 class IndexSet {
  public:
   explicit IndexSet(size_t bound = 0) : words_((bound + 63) / 64) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): what reads takes either.
+  // NOLINTNEXTLINE(google-explicit-constructor): readers take either type.
   operator IndexView() const { return view(); }
   IndexView view() const { return {words_.data(), words_.size()}; }
 
@@ -112,7 +112,7 @@ class ReachGraph {
   const std::vector<size_t>& by_id() const { return by_id_; }
   size_t nodes_max() const { return nodes_max_; }
 
-  // Returns whether that is new.
+  // Returns whether that changed anything.
   bool SetReaches(size_t from, size_t to, bool reaches) {
     if (from == to || this->reaches(from).Has(to) == reaches) return false;
     Set(&reaches_, from, to, reaches);

@@ -32,12 +32,12 @@ bool Membership::HoldsLease(const NodeId& node, int64_t now_us) const {
   return i == 0 || (i != kNone && members_.Has(i) && now_us < peers_[i].lease_until_us);
 }
 
-// What time alone brings about.
+// Applies the changes that time alone causes.
 void Membership::Advance(int64_t now_us) {
-  // Not what was meant to be slept.
+  // The time beyond the planned sleep.
   const int64_t slept_us = now_us - std::max(now_us_, next_wake_us_);
   if (slept_us > options_.heartbeat_ms * 500) awake_since_us_ = now_us;
-  // A coordinator that slept starts over in rank: others have served meanwhile.
+  // A coordinator that slept starts over in rank: others have coordinated meanwhile.
   const bool slept = slept_us > options_.suspect_after_ms * 1000;
   now_us_ = std::max(now_us_, now_us);
   switch (role_) {
@@ -109,7 +109,7 @@ void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
     return;
   }
   peer.invited_until_us = 0;
-  if (!graph_.linked(i).Contains(members_)) return;  // it is told with the next heartbeat
+  if (!graph_.linked(i).Contains(members_)) return;  // it is released with the next heartbeat
   peer.lease_until_us = offered_us + lease_us_;
   members_.Set(i, true);
   lapse_us_ = std::min(lapse_us_, peer.lease_until_us);
@@ -118,8 +118,8 @@ void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
   ++changes_;
 }
 
-// What the peer would like, and what this node would like of it.
-void Membership::TakeOption(size_t i, int64_t now_us) {
+// Handles the coordinator that the peer wants, and this node's own plan to join the peer.
+void Membership::TakeWants(size_t i, int64_t now_us) {
   Peer& peer = peers_[i];
   const HeartbeatBody& said = *peer.said;
   if (role_ == Role::kFree && wanted_ == i && !IsCoordinator(i)) {
@@ -129,8 +129,8 @@ void Membership::TakeOption(size_t i, int64_t now_us) {
   }
   if (role_ != Role::kCoordinator) return;
   if (members_.Has(i) && (said.obeys != self_.id || peer.leaving)) DropMember(i);
-  if (LetsGo(i, now_us)) {
-    let_go_us_ = now_us;
+  if (MayRelease(i, now_us)) {
+    released_member_us_ = now_us;
     DropMember(i);
     Hurry(i, now_us);
   }
@@ -179,11 +179,11 @@ void Membership::FillLease(size_t i, int64_t now_us, Heartbeat* message) {
 
 void Membership::BecomeCoordinator(int64_t now_us) {
   role_ = Role::kCoordinator;
-  if (std::exchange(out_, false)) rival_told_us_ = 0;  // it is gone
+  if (std::exchange(out_, false)) rival_reported_us_ = 0;  // the rival is gone
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
   leader_since_us_ = now_us;
-  let_go_us_ = now_us;
+  released_member_us_ = now_us;
   welcomed_us_ = now_us - options_.heartbeat_ms * 2000;
   void_before_us_ = last_stamp_us_;
   unlinked_since_us_ = 0;
@@ -233,7 +233,7 @@ void Membership::DropMember(size_t i) {
 }
 
 void Membership::DropLapsed(int64_t now_us) {
-  if (now_us < lapse_us_) return;  // asked with every message
+  if (now_us < lapse_us_) return;  // fast path: called with every message
   lapse_us_ = std::numeric_limits<int64_t>::max();
   members_.ForEach([&](size_t i) {
     if (i == 0) return;
@@ -250,8 +250,8 @@ void Membership::DropUnlinked(int64_t now_us) {
     unlinked_since_us_ = 0;
     return;
   }
-  // When a node falls silent, its peers notice one after the other; the first of them is not at
-  // fault.
+  // When a node falls silent, its peers notice one after the other; the first to notice must not be
+  // dropped for it.
   if (unlinked_since_us_ == 0) unlinked_since_us_ = now_us;
   if (now_us - unlinked_since_us_ < options_.settle_ms * 1000) return;
   while (true) {
@@ -272,11 +272,11 @@ void Membership::DropUnlinked(int64_t now_us) {
 
 void Membership::ChooseWanted(int64_t now_us) {
   size_t best = kNone;
-  // Whoever was welcomed shall find this coordinator in leadership.
-  const bool free_to_go = now_us - leader_since_us_ >= options_.settle_ms * 1000 &&
-                          now_us - welcomed_us_ >= options_.heartbeat_ms * 2000;
+  // A coordinator that was welcomed must find this one still coordinating.
+  const bool may_yield = now_us - leader_since_us_ >= options_.settle_ms * 1000 &&
+                         now_us - welcomed_us_ >= options_.heartbeat_ms * 2000;
   Rank best_rank = MyRank(now_us);
-  for (size_t i = 1; free_to_go && i < graph_.bound(); ++i) {
+  for (size_t i = 1; may_yield && i < graph_.bound(); ++i) {
     const Peer& peer = peers_[i];
     if (!IsCoordinator(i) || !Fresh(peer, now_us) || !graph_.Linked(0, i)) continue;
     const Rank rank = RankOf(i);
@@ -294,11 +294,11 @@ void Membership::ChooseWanted(int64_t now_us) {
   }
 }
 
-// A member's: see "Moves" in membership.h. What could become one group is left to the coordinators.
+// For a member: see "Moves" in membership.h. Groups that can merge are left to the coordinators.
 void Membership::ChooseMove(int64_t now_us) {
   const Peer& mine = peers_[obeyed_];
   size_t best = kNone;
-  // Of equal ones neither gains.
+  // A move between equal groups gains nothing.
   const auto weight = [](const Rank& rank) { return std::pair(rank.requests, rank.size); };
   Rank best_rank = RankOf(obeyed_);
   for (size_t i = 1; mine.said->group_requests == 0 && i < graph_.bound(); ++i) {
@@ -324,10 +324,10 @@ void Membership::ChooseMove(int64_t now_us) {
   wanted_ = kNone;
 }
 
-bool Membership::LetsGo(size_t i, int64_t now_us) const {
+bool Membership::MayRelease(size_t i, int64_t now_us) const {
   const HeartbeatBody& said = *peers_[i].said;
   return members_.Has(i) && !said.wants.is_nobody() && said.wants != self_.id && wanted_ == kNone &&
-         GroupRequests() == 0 && now_us - let_go_us_ >= options_.join_wait_ms * 1000;
+         GroupRequests() == 0 && now_us - released_member_us_ >= options_.join_wait_ms * 1000;
 }
 
 void Membership::SetWants(size_t i, int64_t now_us) {

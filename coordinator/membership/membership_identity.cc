@@ -1,4 +1,4 @@
-// Processes that share an id: which of them has the place of the node.
+// Processes that share an id: the decision which of them has the node's place.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -8,10 +8,10 @@
 namespace strata {
 namespace {
 
-// What is told of running times differs by what messages take.
+// Reported running times differ by the time that messages take.
 constexpr int64_t kSameAgeUs = 1'000'000;
-// A process that answered at an address is looked for there again within this time.
-constexpr int64_t kAskedAgainUs = 25'000'000;
+// A process that answered at an address is probed there again within this time.
+constexpr int64_t kReprobeUs = 25'000'000;
 
 // splitmix64
 uint64_t Mixed(uint64_t x) {
@@ -41,15 +41,15 @@ OtherProcess OtherProcessOf(const Heartbeat& message) {
   return process;
 }
 
-// Whether the process that has the place of node `i` is there, as far as is known.
+// Whether the process that has the place of node `i` is alive, as far as is known.
 bool Membership::HasPlace(size_t i, const Heartbeat* challenge, int64_t now_us) const {
   const Peer& peer = peers_[i];
   if (peer.boot == 0 || peer.leaving || peer.ended || peer.other_version) return false;
-  // One machine has one process: that it speaks says that the one before has ended.
+  // One machine has one process: a message of a new one shows that the one before has ended.
   const bool same_machine = challenge != nullptr && challenge->details != nullptr &&
                             records_[i] != nullptr && !records_[i]->addresses.empty() &&
                             challenge->details->record->addresses == records_[i]->addresses;
-  // What a stalled process has not looked at yet may be from the one that has the place.
+  // After a stall, unread messages may be from the process that has the place.
   if (same_machine) {
     const int64_t since_us = std::max({peer.last_heard_us, peer.quiet_until_us, awake_since_us_});
     return now_us - since_us < options_.silent_ms * 1000;
@@ -67,17 +67,17 @@ void Membership::Challenge(size_t i, OtherProcess process, int64_t lasts_us, int
     challenger = std::make_unique<Challenger>();
     challenger->first_us = now_us;
   }
-  // One address does for people, and is to stay the same.
+  // For people: one address suffices, and stays the same.
   if (!challenger->process.address.empty()) process.address = challenger->process.address;
   challenger->process = std::move(process);
   challenger->last_us = now_us;
   challenger->until_us = std::max(challenger->until_us, now_us + lasts_us);
-  Disturb(i, now_us);  // the one that has the place is to be heard soon
-  LookAtChallenger(i, now_us);
+  Disturb(i, now_us);  // so that the process that has the place is heard soon
+  UpdateChallenger(i, now_us);
 }
 
-// Whether the challenger and the process that has the place were both heard for a while: not one
-// that was started again, and the last words of the one before.
+// Whether the challenger and the process that has the place were both heard for a while. Otherwise
+// the challenger may be a restart, and the other's messages its last ones.
 bool Membership::BothLive(size_t i, int64_t now_us) const {
   const Peer& peer = peers_[i];
   return peer.challenger != nullptr && now_us < peer.challenger->until_us &&
@@ -86,7 +86,7 @@ bool Membership::BothLive(size_t i, int64_t now_us) const {
          peer.last_heard_us - peer.challenger->first_us >= options_.silent_ms * 500;
 }
 
-void Membership::LookAtChallenger(size_t i, int64_t now_us) {
+void Membership::UpdateChallenger(size_t i, int64_t now_us) {
   std::unique_ptr<Challenger>& challenger = peers_[i].challenger;
   if (challenger == nullptr) return;
   const bool shown = BothLive(i, now_us);
@@ -98,7 +98,7 @@ bool Membership::IsToThisProcess(const Heartbeat& message) const {
   return message.your_nonce == 0 || message.your_nonce == self_.nonce;
 }
 
-// The answer to a process whose place another one has.
+// The answer to a process whose place another process has.
 Heartbeat Membership::Refusal(const Heartbeat& request, int64_t now_us) {
   Heartbeat reply;
   reply.body = Body(now_us);
@@ -124,7 +124,7 @@ Heartbeat Membership::Refusal(const Heartbeat& request, int64_t now_us) {
   return reply;
 }
 
-// A process with this one's id asks.
+// A request from a process with this node's id.
 absl::StatusOr<Heartbeat> Membership::OnOwnId(const Heartbeat& request, int64_t now_us) {
   absl::Status status = Check(request);
   const HeartbeatBody& body = *request.body;
@@ -147,7 +147,7 @@ void Membership::OnProcess(const NodeId& node, const OtherProcess& process, int6
   const size_t i = graph_.Find(node);
   if (i == ReachGraph::kNone || peers_[i].nonce == process.nonce || !HasPlace(i, nullptr, now_us))
     return;
-  Challenge(i, process, kAskedAgainUs, now_us);
+  Challenge(i, process, kReprobeUs, now_us);
 }
 
 OtherProcess Membership::Self(int64_t now_us) const {
@@ -158,12 +158,12 @@ OtherProcess Membership::Self(int64_t now_us) const {
   return self;
 }
 
-// Somebody says that another process has this one's id, and lives.
+// A peer reports that another live process has this node's id.
 void Membership::TakeOther(const OtherProcess& other, int64_t now_us) {
   if (other.nonce == 0 || other.nonce == self_.nonce || role_ == Role::kLeft) return;
   const bool loses = Loses(other, now_us);
   const bool known = KnowsRival(now_us);
-  if (known && rival_.nonce != other.nonce && !loses) return;  // of several, one
+  if (known && rival_.nonce != other.nonce && !loses) return;  // keep one of several
   if (!known || rival_.nonce != other.nonce) {
     rival_since_us_ = now_us;
     ++changes_;
@@ -172,21 +172,21 @@ void Membership::TakeOther(const OtherProcess& other, int64_t now_us) {
   rival_ = other;
   if (!shown.empty()) rival_.address = shown;
   if (rival_.address != shown) ++changes_;
-  rival_told_us_ = now_us;
+  rival_reported_us_ = now_us;
   if (out_) {
     obeys_until_us_ = now_us + obedience_us_;
   } else if (loses) {
     const bool at_once = !Self(now_us).placed;
     const bool long_enough = now_us - rival_since_us_ >= options_.gone_after_ms * 1000;
-    if (at_once || (long_enough && !InContestedGroup(now_us))) GoOut(now_us);
+    if (at_once || (long_enough && !InContestedGroup(now_us))) StepOut(now_us);
   }
 }
 
 bool Membership::KnowsRival(int64_t now_us) const {
-  return rival_told_us_ != 0 && now_us - rival_told_us_ < options_.gone_after_ms * 2000;
+  return rival_reported_us_ != 0 && now_us - rival_reported_us_ < options_.gone_after_ms * 2000;
 }
 
-// Of "Shared ids": the same order on both sides.
+// The rule of "Shared ids": the same order on both sides.
 bool Membership::Loses(const OtherProcess& other, int64_t now_us) const {
   const OtherProcess self = Self(now_us);
   if (self.placed != other.placed) return other.placed;
@@ -199,7 +199,7 @@ bool Membership::InGroup() const {
   return role_ == Role::kMember || (role_ == Role::kCoordinator && members_.Count() > 1);
 }
 
-// Whether most nodes of the group share their ids: it is a cluster of its own.
+// Whether most nodes of the group share their ids: then it is a cluster of its own.
 bool Membership::InContestedGroup(int64_t now_us) const {
   if (!InGroup()) return false;
   const IndexSet& members = role_ == Role::kCoordinator ? members_ : peers_[obeyed_].members;
@@ -212,8 +212,8 @@ bool Membership::InContestedGroup(int64_t now_us) const {
   return n > 1 && 2 * contested > n;
 }
 
-// Another process has the place. Peers hear it as a good-bye.
-void Membership::GoOut(int64_t now_us) {
+// Another process has the place: leaves the cluster. Peers take it as a good-bye.
+void Membership::StepOut(int64_t now_us) {
   heard_.ForEach([&](size_t i) { Hurry(i, now_us); });
   members_.ForEach([&](size_t i) { peers_[i].lease_until_us = 0; });
   BeginBoot(self_.boot, now_us);
@@ -223,8 +223,8 @@ void Membership::GoOut(int64_t now_us) {
   next_check_us_ = next_wake_us_ = now_us;
 }
 
-// This process was set back to what it was some time ago, and maybe goes on elsewhere, too: all
-// that it knows of groups is old.
+// This process was set back to an old snapshot, and may run on elsewhere, too: its state of groups
+// is out of date.
 void Membership::StartOver(int64_t now_us) {
   self_.nonce = Mixed(self_.nonce ^ Mixed(static_cast<uint64_t>(now_us)));
   started_us_ = now_us;

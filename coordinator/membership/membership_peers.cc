@@ -1,4 +1,4 @@
-// What is known of other nodes: who they are and whether they are here.
+// The state of other nodes: their records, and whether they are alive.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-// How many ids. In blocks at first: two long lists are nearly the same.
+// The number of equal ids at the front. In blocks at first: two long lists are nearly the same.
 size_t SameInFront(absl::Span<const NodeId> a, absl::Span<const NodeId> b) {
   constexpr size_t kBlock = 16;
   static_assert(std::has_unique_object_representations_v<NodeId>);
@@ -55,7 +55,7 @@ absl::Status Membership::Learn(const NodeRecord& record, int64_t now_us) {
 void Membership::TakeDetails(size_t i, const Heartbeat& message) {
   const HeartbeatDetails& details = *message.details;
   Peer& peer = peers_[i];
-  // Sent again, since it did not know yet that they are here.
+  // Sent again, since the sender did not know yet that this node has them.
   if (peer.details != nullptr && !peer.details_incomplete &&
       peer.details_version == message.body->details_version &&
       records_[i].get() == peer.details->record.get()) {
@@ -69,7 +69,7 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
   }
   records_[i] = std::shared_ptr<const NodeRecord>(message.details, details.record.get());
   HasRecord(i);
-  // Nothing, where what is here is not what the newest ones said.
+  // Empty if the graph does not have the last details completely.
   const HeartbeatDetails none;
   const HeartbeatDetails& had =
       peer.details == nullptr || peer.details_incomplete ? none : *peer.details;
@@ -90,8 +90,8 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
   calm_details_ = 0;  // something has changed
 }
 
-// Calls set(number, is_in) for what is in only one of the lists. Lists that are in order, as those
-// that we send, cost one comparison for an id that is in both; others are taken as well.
+// Calls set(number, is_in) for each id that is in only one of the lists. Ordered lists, as nodes
+// send them, cost one comparison for an id that is in both; other lists work as well.
 template <typename Set>
 void Membership::TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
                           bool* incomplete, Set set) {
@@ -109,7 +109,7 @@ void Membership::TakeList(const std::vector<NodeId>& before, const std::vector<N
       if (number != ReachGraph::kNone) set(number, false);
     }
   }
-  // At the end, so that of lists in no order all that is in `after` is in.
+  // At the end, so that with unordered lists every id in `after` is set.
   for (const NodeId& id : added) {
     // The bits of nodes not known yet are kept for when they are.
     const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
@@ -129,7 +129,7 @@ void Membership::TakeGossip(const std::shared_ptr<const NodeRecord>& record, int
   if (i == ReachGraph::kNone) return;
   const NodeRecord* const had = records_[i].get();
   if (had != nullptr) {
-    if (peers_[i].state == ClusterView::State::kAlive) return;  // its own word counts
+    if (peers_[i].state == ClusterView::State::kAlive) return;  // its own record counts
     if (record->boot < had->boot) return;
     if (record->boot == had->boot && record->revision <= had->revision) return;
   }
@@ -139,7 +139,7 @@ void Membership::TakeGossip(const std::shared_ptr<const NodeRecord>& record, int
   Hurry(i, now_us);
 }
 
-// All that it said and granted was said by a process that is dead.
+// All its messages and grants so far came from a process that is dead.
 void Membership::Restarted(size_t i, int64_t now_us) {
   Peer& peer = peers_[i];
   if (role_ == Role::kMember && obeyed_ == i) BecomeFree(ReachGraph::kNone, now_us);
@@ -168,11 +168,11 @@ void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us)
   const size_t i = graph_.Find(node);
   if (i == ReachGraph::kNone || i == 0) return;
   Peer& peer = peers_[i];
-  // What a stalled process has not looked at yet may be from that node.
+  // After a stall, unread messages may be from that node.
   const int64_t heard_us = std::max(peer.last_heard_us, awake_since_us_);
   if (peer.ended || peer.always_refuses || peer.last_heard_us == 0 || tried_us < heard_us) return;
   if (peer.first_refused_us == 0) peer.first_refused_us = tried_us;
-  // A calm one, also where only it is calm, speaks by itself after that.
+  // A calm node, also where only that one is calm, sends a message after this time.
   const int64_t calm_us = peer.said->calm ? options_.calm_ms * 1250 : 0;
   const int64_t silent_since_us =
       std::max({peer.last_heard_us + calm_us, awake_since_us_, peer.quiet_until_us});
@@ -182,14 +182,14 @@ void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us)
       tried_us - silent_since_us < options_.silent_ms * 1000) {
     return;
   }
-  // Its own lease a member waits out, unless it knows.
-  if (role_ == Role::kMember && obeyed_ == i && !AnsweredToTheLast(peer)) return;
+  // A member waits its own lease out, unless it is certain.
+  if (role_ == Role::kMember && obeyed_ == i && !AnsweredUntilSilent(peer)) return;
   Ended(i, now_us);
 }
 
-// Requests to it came through until it fell silent, so that no firewall was there. Of a calm one
-// nobody knows when that was.
-bool Membership::AnsweredToTheLast(const Peer& peer) const {
+// Whether requests to it were answered until it fell silent, so that no firewall was there. For a
+// calm node that time is not known.
+bool Membership::AnsweredUntilSilent(const Peer& peer) const {
   return !peer.said->calm && peer.dialled_us != 0 &&
          peer.last_heard_us - peer.dialled_us < options_.silent_ms * 1000;
 }
@@ -230,7 +230,7 @@ void Membership::HasRecord(size_t i) {
   if (send_due_us_[i] == kNever) send_due_us_[i] = 0;
 }
 
-// Forgets whoever was silent longest among those that are not here.
+// Forgets the node that was silent longest among those that are not alive.
 bool Membership::EvictPeer() {
   size_t oldest = ReachGraph::kNone;
   for (size_t i = 1; i < graph_.bound(); ++i) {
@@ -249,7 +249,7 @@ bool Membership::EvictPeer() {
   peers_[oldest] = Peer();
   records_[oldest] = nullptr;
   send_due_us_[oldest] = kNever;
-  // Its number is reused: whoever reaches it, or its heir, has to say so again.
+  // Its number is reused: all details are taken anew.
   for (Peer& peer : peers_) {
     if (peer.members.bound() != 0) peer.members.Set(oldest, false);
     peer.details_version = 0;
@@ -263,20 +263,20 @@ void Membership::UpdateStates(int64_t now_us) {
   using State = ClusterView::State;
   next_check_us_ = now_us + (calm_ ? options_.calm_ms * 1000 : options_.heartbeat_ms * 500);
   const int64_t settles_ms =
-      HasAllWhoAreThere(now_us) ? options_.settle_ms : options_.suspect_after_ms;
+      HasAllLiveNodes(now_us) ? options_.settle_ms : options_.suspect_after_ms;
   const bool settled = role_ == Role::kCoordinator && wanted_ == ReachGraph::kNone &&
                        now_us - leader_since_us_ >= settles_ms * 1000;
   if (settled != settled_) ++changes_;
   settled_ = settled;
-  if (rival_told_us_ != 0 && !KnowsRival(now_us)) {
-    rival_told_us_ = 0;
+  if (rival_reported_us_ != 0 && !KnowsRival(now_us)) {
+    rival_reported_us_ = 0;
     ++changes_;
   }
   if (InGroup()) placed_until_us_ = now_us + options_.placed_ms * 1000;
   for (size_t i = 1; i < graph_.bound(); ++i) {
     Peer& peer = peers_[i];
     if (records_[i] == nullptr) continue;
-    LookAtChallenger(i, now_us);
+    UpdateChallenger(i, now_us);
     const int64_t silent_us = now_us - HeardUs(peer);
     State state = State::kAlive;
     if (peer.other_version) {
@@ -299,8 +299,7 @@ void Membership::UpdateStates(int64_t now_us) {
         std::max(peer.answered_us, peer.quiet_until_us - options_.calm_ms * 1000);
     const bool reaches = here && peer.answered_us > 0 && now_us - answered_us < gone_us;
     if (here) {
-      // Where all is calm, whoever becomes suspected is asked again at that time, or was just
-      // before.
+      // In calm, a node that becomes suspected gets a request at that time, or got one just before.
       for (const int64_t at_us : {HeardUs(peer) + gone_us, answered_us + gone_us}) {
         if (at_us > now_us) next_check_us_ = std::min(next_check_us_, at_us);
       }
@@ -312,9 +311,9 @@ void Membership::UpdateStates(int64_t now_us) {
   }
 }
 
-// Whoever was heard lately is a member or has gone, by its own words or those of its machine: not
-// merely silent, as all are to a node that is cut off.
-bool Membership::HasAllWhoAreThere(int64_t now_us) const {
+// Whether every node heard lately is a member, or is known to have left or ended: not merely
+// silent, as all nodes are to one that is cut off.
+bool Membership::HasAllLiveNodes(int64_t now_us) const {
   for (size_t i = 1; i < graph_.bound(); ++i) {
     const Peer& peer = peers_[i];
     if (records_[i] == nullptr || members_.Has(i) || peer.leaving || peer.ended ||

@@ -1,6 +1,6 @@
-// The words of membership: ids, records, heartbeats and what is known of a node. Plain values, so
-// that a simulator can pass thousands of them a second; membership_wire.h turns them into protobuf
-// and back. Values; no thread of their own.
+// The types of membership: ids, records, heartbeats and the view of a node. Plain values, so that a
+// simulator can pass thousands of them a second; membership_wire.h converts them to protobuf and
+// back. Not bound to a thread.
 #pragma once
 
 #include <compare>
@@ -17,7 +17,7 @@
 
 namespace strata {
 
-// What a coordinator tells its members for the next one: so much is kept, and more is refused.
+// The bounds of the desired state that a coordinator leaves to the next one; more is refused.
 inline constexpr size_t kDesiredStatesMax = 16;
 inline constexpr size_t kDesiredStateBytesMax = 4096;  // each
 
@@ -42,7 +42,7 @@ struct ClusterEpoch {
   friend auto operator<=>(const ClusterEpoch&, const ClusterEpoch&) = default;
 };
 
-// What a node says of itself.
+// A node's own description.
 struct NodeRecord {
   NodeId id;
   // Greater at each start of the node: take the wall clock in microseconds. If that went back, the
@@ -54,14 +54,14 @@ struct NodeRecord {
   uint32_t protocol = 0;               // kProtocolVersion of transport/base/version.h
   PrintableText strata, llama, ggml;   // versions of the program and its libraries
   std::vector<std::string> addresses;  // host:port, any of which may work
-  // Random at each start of the process, so that two of one id are told apart. 0: not known.
+  // Random at each start of the process, which distinguishes two with one id. 0: not known.
   uint64_t nonce = 0;
 };
 
-// No process has run for longer.
+// No process runs for longer.
 inline constexpr int64_t kRunningUsMax = int64_t{1} << 60;
 
-// Another process with the id of the one that is told of it; fields as in proto/cluster.proto.
+// Another process with the id of the receiver of the report; fields as in proto/cluster.proto.
 struct OtherProcess {
   uint64_t nonce = 0;
   int64_t running_us = 0;
@@ -77,7 +77,7 @@ struct HeartbeatDetails {
   std::vector<std::string> desired_state;
 };
 
-// What a node says to all others alike; fields as in proto/cluster.proto.
+// The part of a heartbeat that is the same for all receivers; fields as in proto/cluster.proto.
 struct HeartbeatBody {
   uint32_t protocol = 0;
   std::shared_ptr<const std::string> cluster;  // never null
@@ -105,7 +105,7 @@ struct HeartbeatBody {
 
 // Fields as in proto/cluster.proto.
 struct Heartbeat {
-  // Shared by the sender's heartbeats until it says something else; never null.
+  // Shared by the sender's heartbeats until it changes; never null.
   std::shared_ptr<const HeartbeatBody> body;
   std::shared_ptr<const HeartbeatDetails> details;       // null: the receiver has this version
   std::vector<std::shared_ptr<const NodeRecord>> known;  // none null
@@ -126,7 +126,7 @@ struct Heartbeat {
   std::shared_ptr<const OtherProcess> other;  // null: none is known of
 };
 
-// The sender, as it is to be told of. A sender that is leaving contests nothing.
+// The sender, as it is reported to others. A sender that is leaving contests nothing.
 OtherProcess OtherProcessOf(const Heartbeat& message);
 
 struct OutgoingHeartbeat {
@@ -134,28 +134,28 @@ struct OutgoingHeartbeat {
   Heartbeat message;
 };
 
-// What the cluster looks like from one node.
+// The cluster as one node sees it.
 struct ClusterView {
   enum class State {
-    kUnheard,       // somebody told of it; it has not answered yet
+    kUnheard,       // reported by another node; it has not answered yet
     kAlive,         // heard lately
     kSuspected,     // silent for suspect_after_ms
     kGone,          // silent for gone_after_ms, said good-bye, or its process has ended
     kOtherVersion,  // speaks another protocol; not used
   };
   struct Node {
-    NodeRecord record;  // addresses: its own words first, then what discovery said
+    NodeRecord record;  // addresses: its own first, then those from discovery
     State state = State::kUnheard;
-    int64_t since_us = 0;  // when it came to be heard; 0: never
+    int64_t since_us = 0;  // since when it is heard; 0: never
     int64_t last_heard_us = 0;
-    bool ended = false;      // gone: by its own words, or those of its machine
+    bool ended = false;      // gone: it left, or its machine refuses connections
     bool reachable = false;  // each of us answers the other's requests
     bool member = false;     // of this node's group
-    NodeId obeys;            // as it last said
+    NodeId obeys;            // as it last reported
     uint32_t live_requests = 0;
   };
 
-  // Two processes have one id.
+  // Two processes with one id.
   struct SharedId {
     NodeId id;
     std::string taken_address;  // may be empty, as the other
@@ -165,15 +165,14 @@ struct ClusterView {
   };
 
   std::vector<Node> nodes;      // in order of id, this node among them
-  std::vector<NodeId> members;  // of this node's group, in order, as its coordinator says
-  NodeId coordinator;           // whom this node obeys; nobody while it is between two
+  std::vector<NodeId> members;  // of this node's group, in order, as its coordinator reports
+  NodeId coordinator;           // that this node obeys; nobody while it is between two
   ClusterEpoch epoch;           // of that coordinator; counter 0: none claimed yet
   bool is_coordinator = false;
-  // A coordinator for a while, or of all who are there, and not about to join another: worth
-  // planning for.
+  // A coordinator for a while, or of all live nodes, and not about to join another: ready to plan.
   bool settled = false;
-  // Another process has this node's id and its place: this one obeys nobody and is obeyed by
-  // nobody.
+  // Another process has this node's id and its place: this one obeys no coordinator and has no
+  // members.
   bool refused = false;
   std::vector<SharedId> shared_ids;  // at most one a node; this node's own first
 

@@ -1,4 +1,4 @@
-// What membership shows to others: ids, states and the view.
+// The public view of membership: ids, states and the view itself.
 #include <algorithm>
 
 #include "absl/strings/str_format.h"

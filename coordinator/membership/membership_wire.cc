@@ -22,7 +22,7 @@ absl::Status Bad(absl::string_view what) {
 }
 
 absl::StatusOr<std::shared_ptr<const NodeRecord>> RecordFromWire(const wire::NodeRecord& wire) {
-  if (wire.node_id().size() != kIdBytes) return Bad("a record's node id has not 16 bytes");
+  if (wire.node_id().size() != kIdBytes) return Bad("a record's node id is not 16 bytes long");
   if (wire.addresses_size() > kWireAddressesMax) return Bad("a node has too many addresses");
   auto record = std::make_shared<NodeRecord>();
   record->id = IdOf(wire.node_id());
@@ -41,7 +41,7 @@ absl::StatusOr<std::shared_ptr<const NodeRecord>> RecordFromWire(const wire::Nod
   record->ggml = PrintableText::From(wire.versions().ggml());
   for (const std::string& address : wire.addresses()) {
     if (address.size() > kWireStringMax) return Bad("an address is too long");
-    if (IsPrintable(address)) record->addresses.push_back(address);  // else it is none
+    if (IsPrintable(address)) record->addresses.push_back(address);  // else it is no address
   }
   return record;
 }
@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<NodeId>> IdsFromWire(const List& list) {
   std::vector<NodeId> ids;
   ids.reserve(static_cast<size_t>(list.size()));
   for (const std::string& bytes : list) {
-    if (bytes.size() != kIdBytes) return Bad("a node id in a list has not 16 bytes");
+    if (bytes.size() != kIdBytes) return Bad("a node id in a list is not 16 bytes long");
     ids.push_back(IdOf(bytes));
   }
   return ids;
@@ -184,14 +184,14 @@ absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
   body->cluster = std::make_shared<const std::string>(wire.cluster());
   body->from = IdOf(wire.from());
   Heartbeat heartbeat;
-  // Of another version only these may mean the same.
+  // In another version only these fields have the same meaning.
   if (wire.protocol() != kProtocolVersion) {
     heartbeat.body = std::move(body);
     return heartbeat;
   }
   for (const std::string* id :
        {&wire.from(), &wire.to(), &wire.obeys(), &wire.wants(), &wire.next()}) {
-    if (!IsId(*id)) return Bad("a node id has not 16 bytes");
+    if (!IsId(*id)) return Bad("a node id is not 16 bytes long");
   }
   heartbeat.to = IdOf(wire.to());
   body->boot = wire.boot();

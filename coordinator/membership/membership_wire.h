@@ -1,5 +1,5 @@
-// Heartbeats to protobuf and back. Nothing that comes from a peer is trusted: lengths are bounded
-// here, meanings are checked by Membership. Any thread.
+// Converts heartbeats to protobuf and back. Peers are not trusted: lengths are bounded here,
+// meanings are checked by Membership. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ inline constexpr int kWireNodesMax = 4096;     // ids or records in one list
 inline constexpr int kWireAddressesMax = 64;   // of a node
 inline constexpr size_t kWireStringMax = 256;  // of a name, a version or an address
 
-// 16 bytes; none for nobody.
+// 16 bytes; empty for nobody.
 std::string IdBytes(const NodeId& id);
-// Nobody unless there are 16 bytes.
+// Nobody unless `bytes` are 16.
 NodeId IdOf(absl::string_view bytes);
 
 wire::Heartbeat ToWire(const Heartbeat& heartbeat);
-// An address that discovery brought may be any bytes: it is made valid UTF-8.
+// An address from discovery may be any bytes: it is made valid UTF-8.
 wire::NodeRecord ToWire(const NodeRecord& record);
 wire::Epoch ToWire(const ClusterEpoch& epoch);
 wire::OtherProcess ToWire(const OtherProcess& other);
 
-// kInvalidArgument names what is too long or no id.
+// kInvalidArgument names the field that is too long or not an id.
 absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire);
 absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire);
 // An address that is too long is left out, and times are bounded.

@@ -9,17 +9,18 @@
 namespace strata {
 namespace {
 
-// What a frame has besides its payload: prefix, header, gRPC's and TCP's own.
+// The bytes of a frame besides its payload: prefix, header, gRPC's and TCP's own.
 constexpr double kFrameBytes = 256;
 constexpr double kRowHeaderBytes = 12;  // position, slot, token id
-// Of each row that the last stage samples, for each token of the vocabulary: 0.14 ms for 32000 on a
-// core of a Xeon of 2023 (tests/bench/README.md). Sampling is the host's work, on GPUs too.
+// The time for each row that the last stage samples and each token of the vocabulary: 0.14 ms for
+// 32000 on a core of a Xeon of 2023 (tests/bench/README.md). Sampling is the host's work, on GPUs
+// too.
 constexpr double kSampleTokenSeconds = 4e-9;
 // Two devices of one machine that wait for each other twice, and the bus between them.
 constexpr double kHandOverSeconds = 50e-6;
 constexpr double kHandOverBytesPerSecond = 8e9;
 
-// Seconds for a byte at `rows`, between what was measured; beyond, along the last line.
+// Seconds for a byte at `rows`, interpolated between measurements; beyond them, extrapolated.
 double Interpolate(const TypeSpeed& speed, double rows, MatrixUse use) {
   const bool experts = use == MatrixUse::kExperts && speed.expert_bytes_per_s[0] > 0;
   const auto& measured = experts ? speed.expert_bytes_per_s : speed.bytes_per_s;
@@ -86,7 +87,7 @@ double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows, Matr
   for (const TypeSpeed& each : speed.types) {
     if (each.type == name) return Interpolate(each, rows, use);
   }
-  // Seldom: a type that nobody measured.
+  // Rare: a type that was not measured.
   for (const TypeSpeed& each : speed.types) {
     for (uint32_t known = 0; known < 64; ++known) {
       if (TypeName(known) != each.type) continue;

@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<LayerRange>> CutByBytes(const LayerBytes& bytes, cons
     return absl::FailedPreconditionError(
         absl::StrCat("cannot be cut into ", n_stages, " stages: ", Allowed(rule)));
   }
-  // Where a stage may begin, and the end of the model.
+  // The points where a stage may begin, and the end of the model.
   std::vector<uint32_t> points = {0};
   points.insert(points.end(), rule.cut_points.begin(), rule.cut_points.end());
   points.push_back(n_layer);

@@ -68,7 +68,7 @@ std::optional<uint32_t> LayerOf(absl::string_view name, absl::string_view* rest)
   return layer;
 }
 
-// What a layer's tensors say of its memory.
+// The memory of a layer, from its tensors.
 struct Kinds {
   bool has_attention = false;
   bool has_state = false;
@@ -89,9 +89,9 @@ void CountTensor(const GgufTensor& tensor, absl::string_view name, LayerCost* la
                       absl::StartsWith(name, "time_mix_");
 }
 
-// Of one sequence in one recurrent layer: the last inputs of the convolution and the state itself,
-// f32, for each of the kinds that libllama knows (Mamba and gated delta nets; RWKV; short
-// convolutions; Kimi's delta attention). Those that do not apply are 0.
+// The state of one sequence in one recurrent layer: the last inputs of the convolution and the
+// state itself, f32, for each of the kinds that libllama knows (Mamba and gated delta nets; RWKV;
+// short convolutions; Kimi's delta attention). Those that do not apply are 0.
 uint64_t StateBytes(const Reader& reader, uint64_t n_embd, uint64_t n_head) {
   const auto get = [&](absl::string_view key) { return static_cast<double>(reader.Get(key, 0)); };
   const auto rows = static_cast<double>(n_embd), heads = static_cast<double>(n_head);
@@ -285,7 +285,7 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
     n_ff = std::max(n_ff, expert_ff * layer.n_expert_used);
     costs.n_ff = std::max(costs.n_ff, static_cast<uint32_t>(std::min<uint64_t>(n_ff, 1 << 30)));
     // A norm, a product, an addition, a rotation: about as many again as matrices and norms, and
-    // what it takes to choose experts and to put together what they gave.
+    // the operations that choose experts and combine their results.
     layer.n_ops = 2 * layer.n_ops + 6 + (layer.n_expert > 0 ? 10 + layer.n_expert_used : 0);
   }
   MarkWindows(header, options, &costs);
@@ -293,7 +293,8 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
 }
 
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
-  // One cache for all texts, or `n_caches`; of a window it has each text's, and the batch's rows.
+  // One cache for all sequences, or `n_caches`; a windowed one holds each sequence's window, and
+  // the batch's rows.
   const bool shared = layer.shared && !shape.exact;
   const uint64_t n_caches = shared ? 1 : shape.n_seqs;
   uint64_t positions = shared ? shape.cells() : shape.n_ctx;
@@ -302,7 +303,7 @@ uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
     positions = std::min(positions, windows + shape.n_batch);
   }
   positions = n_caches * GgufPad(positions, kCachePadPositions);
-  // A checkpoint is one text's window or state.
+  // A checkpoint is one sequence's window or state.
   const uint64_t saved = uint64_t{shape.n_checkpoints} * std::min(layer.window, shape.n_ctx);
   return Saturated(static_cast<double>(positions + saved) *
                        static_cast<double>(layer.kv_bytes_per_position) +
@@ -327,9 +328,9 @@ uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_
   // and their product.
   uint64_t bytes = rows * sizeof(float) * (6 * uint64_t{costs.n_embd} + 3 * uint64_t{costs.n_ff});
   bytes += rows * positions * (sizeof(float) + sizeof(uint16_t));  // the mask, f32 and f16
-  // Otherwise each head's scores are written down, and what softmax makes of them.
+  // Otherwise each head's scores are stored, before and after softmax.
   if (!shape.flash_attention) bytes += 2 * rows * positions * costs.n_head * sizeof(float);
-  // In the graph and in the buffer that is handed over.
+  // Logits are in the graph and in the buffer that is handed over.
   if (is_last) bytes += 2 * LogitsBytes(costs, shape);
   return bytes + kWorkerBytes;
 }

@@ -1,5 +1,5 @@
-// What each layer of a model costs, wherever it runs: bytes of weights that stay in memory, bytes
-// that one step reads, KV cache, and what passes from stage to stage. From the header alone; the
+// The costs of each layer of a model on any device: bytes of weights that stay in memory, bytes
+// that one step reads, KV cache, and the activations between stages. From the header alone; the
 // cost model (cost_model.h) turns it into seconds on a device. Pure functions; any thread.
 //
 // Where a header leaves something open, the costlier reading is taken: all experts are read when it
@@ -24,7 +24,7 @@ struct TypedBytes {
   bool operator==(const TypedBytes&) const = default;
 };
 
-// What ggml calls a type, for the types that devices are measured with ("q4_K"); "" for others.
+// ggml's name of a type, for the types that devices are measured with ("q4_K"); "" for others.
 std::string TypeName(uint32_t type);
 // 4.5 for q4_K; 0 for a type that does not exist.
 double BitsPerWeight(uint32_t type);
@@ -39,7 +39,7 @@ struct LayerCost {
   uint64_t kv_bytes_per_position = 0;
   uint32_t window = 0;       // positions that it sees at most; 0: all
   uint32_t kv_sharing = 1;   // query heads that read the same keys and values
-  bool shared = true;        // one cache for all texts; else one for each
+  bool shared = true;        // one cache for all sequences; else one for each
   uint64_t state_bytes = 0;  // of a sequence, whatever its length (recurrent layers)
   uint32_t n_ops = 0;        // operations of the graph, about
 
@@ -56,7 +56,7 @@ struct LayerCostsOptions {
   bool unverified = false;  // as CutRuleFor
 };
 
-// All of a model.
+// The costs of a model.
 struct LayerCosts {
   std::string architecture;
   std::vector<LayerCost> layers;  // [n_layer], those for multi-token prediction (not run) included
@@ -77,7 +77,7 @@ struct LayerCosts {
 
   uint32_t n_layer() const { return static_cast<uint32_t>(layers.size()); }
 
-  // Of what lies outside the layers, in a stage at these ends: vocabulary, placeholders.
+  // Bytes outside the layers, in a stage at these ends: vocabulary, placeholders.
   uint64_t EndBytes(bool is_first, bool is_last) const;
   // Bytes that the slice `range` (not empty) has in memory.
   uint64_t WeightBytes(LayerRange range) const;
@@ -88,29 +88,29 @@ struct LayerCosts {
 absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
                                            const LayerCostsOptions& options);
 
-// Figures of a header that could not be true count as this; sums of it do not overflow.
+// Implausible figures of a header count as this; sums of it do not overflow.
 inline constexpr uint64_t kBytesOfLayerMax = 1ull << 50;
 
-// What is kept of `n_seqs` texts of `n_ctx` positions, of which up to `n_batch` come in one step.
+// The caches of `n_seqs` sequences of `n_ctx` positions, of which up to `n_batch` come in one step.
 struct CacheShape {
   uint32_t n_ctx = 4096;
   uint32_t n_seqs = 1;
   uint32_t n_batch = 512;
-  uint64_t kv_cells = 0;       // positions of all texts together; 0: n_ctx for each
-  uint32_t n_checkpoints = 0;  // states that are kept beside
+  uint64_t kv_cells = 0;       // positions of all sequences together; 0: n_ctx for each
+  uint32_t n_checkpoints = 0;  // states that are kept in addition
   bool flash_attention = true;
-  bool exact = false;  // each text has a cache of its own
+  bool exact = false;  // each sequence has a cache of its own
 
   uint64_t cells() const { return kv_cells != 0 ? kv_cells : uint64_t{n_ctx} * n_seqs; }
 };
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape);
 
-// Of the graph's activations, masks and logits, and of the worker that holds them; an upper
+// Bytes of the graph's activations, masks and logits, and of the worker that holds them; an upper
 // estimate. `is_last`: with logits.
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last);
 
-// What a stage of `layers` (not empty) on a device with memory of its own has in the machine's all
-// the same.
+// Bytes that a stage of `layers` (not empty) on a device with memory of its own still has in the
+// machine's memory.
 struct MachineBytes {
   uint64_t weights = 0;  // the token embedding or its placeholder: libllama looks rows up there
   uint64_t compute = 0;  // logits as they are handed over
@@ -118,7 +118,7 @@ struct MachineBytes {
 };
 MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, LayerRange layers);
 
-// All that a stage of `layers` (not empty) takes of its device: weights, caches, compute buffer.
+// Bytes that a stage of `layers` (not empty) takes on its device: weights, caches, compute buffer.
 uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers,
                     bool has_own_memory);
 

@@ -8,11 +8,11 @@
 
 namespace strata {
 
-absl::StatusOr<ActivationWish> ParseActivations(absl::string_view text) {
-  if (text.empty()) return ActivationWish();
-  if (text == "auto") return ActivationWish{.is_auto = true};
+absl::StatusOr<ActivationChoice> ParseActivations(absl::string_view text) {
+  if (text.empty()) return ActivationChoice();
+  if (text == "auto") return ActivationChoice{.is_auto = true};
   const auto type = ActivationTypeOf(text);
-  if (type.has_value()) return ActivationWish{.type = *type};
+  if (type.has_value()) return ActivationChoice{.type = *type};
   return absl::InvalidArgumentError(absl::StrCat(
       "--activations: \"", text, "\" is not understood; it is f32, f16, bf16, q8_0 or auto"));
 }
@@ -27,7 +27,7 @@ wire::ActivationRule ChooseActivations(const LinkLoad& link,
     return bytes / link.bytes_per_s <= share * stage_s(rows);
   };
   const uint32_t rows_max = std::max(1u, link.rows_max);
-  uint32_t rows = 1;  // tried next
+  uint32_t rows = 1;  // to try next
   uint32_t kept = 0;
   while (keeps_to(kF32TimeShareMax, wire::F32, rows)) {
     if (rows == rows_max) return rule;

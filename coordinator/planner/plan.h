@@ -1,5 +1,5 @@
-// What a plan is made from, and what it is. Plain values; the planner (planner.h) turns the one
-// into the other. Times are seconds, sizes bytes, layers count from 0.
+// The planner's input (PlanRequest) and output (Plan). Plain values; see planner.h. Times are
+// seconds, sizes bytes, layers count from 0.
 #pragma once
 
 #include <array>
@@ -27,8 +27,9 @@ enum class Objective {
 inline constexpr int kOwnPool = -1;  // shared with no other device
 inline constexpr int kNoHost = -1;
 
-// Where the routed experts of a model are when its layers are on a device that is not a CPU: there
-// too, or in the memory of the node's CPU, which then computes them (llama.cpp's --cpu-moe).
+// Where the routed experts of a model are when its layers are on a device that is not a CPU: on
+// that device, too, or in the memory of the node's CPU, which then computes them (llama.cpp's
+// --cpu-moe).
 enum class CpuMoe {
   kAuto,  // as many as do not fit the device, where that makes the plan better
   kAll,   // in the CPU's, wherever a node has both
@@ -40,31 +41,31 @@ struct PlanDevice {
   std::string name;  // "CPU", "CUDA0"
   uint64_t memory_free_bytes = 0;
   DeviceSpeed speed;
-  // Of a stage for each step, besides its graph: until its thread has woken, 0.05 to 0.1 ms were
-  // measured (tests/bench/README.md).
+  // Overhead of a stage for each step, besides its graph: 0.05 to 0.1 ms were measured until its
+  // thread has woken (tests/bench/README.md).
   double step_overhead_s = 80e-6;
-  // Devices with the same number share that thing. memory_pool is a place in
+  // Devices with the same number share that resource. memory_pool is an index of
   // PlanRequest::memory_pools; the others are any numbers.
   int memory_pool = kOwnPool;
   int bandwidth_pool = kOwnPool;
   int cores_pool = kOwnPool;
-  // The CPU of its node, a place in PlanRequest::devices, that keeps and computes the experts of
-  // those layers in `cpu_moe` that a stage here has; it gets no stage of its own then. The planner
-  // fills both in (plan_moe.h).
+  // The CPU of its node, an index of PlanRequest::devices, that keeps and computes the experts of
+  // the layers in `cpu_moe` that a stage on this device has; the CPU gets no stage of its own then.
+  // The planner fills both in (plan_moe.h).
   int moe_host = kNoHost;
   LayerRange cpu_moe = {0, UINT32_MAX};
   bool is_cpu =
-      false;  // the device that ggml calls so, where libllama computes what the host keeps
+      false;  // ggml's CPU device, where libllama computes the experts that the host keeps
   bool has_own_memory =
       false;  // not the machine's, which keeps MachineBytesOf() a stage (layer_costs.h)
 };
 
 struct PlanNode {
   std::string name;      // unique
-  std::string kept_out;  // why no plan may use it, for people; empty: any may
-  // Where its disk is known to be short of room: what it would have to fetch of the weights of all
-  // layers before, [n_layer + 1], and what there is room for: for each of its stages by itself, and
-  // around stages that are kept (plan_keep.h) for all. Empty: there is no such limit.
+  std::string kept_out;  // the reason why no plan may use it, for people; empty: none
+  // Where its disk is known to be short of room: the bytes of weights it would have to fetch of all
+  // layers before, [n_layer + 1], and the room there is: for each of its stages alone, and around
+  // kept stages (plan_keep.h) for all together. Empty: no limit.
   std::vector<uint64_t> fetch_bytes;
   uint64_t disk_free_bytes = 0;
 };
@@ -99,20 +100,21 @@ struct PlanRequest {
   std::vector<PlanLink> links;            // [nodes, nodes], row: from; the diagonal is not read
   double local_hop_s = kLocalHopSeconds;  // between workers of one node
   size_t coordinator_node = 0;            // steps start and end there
-  // What goes between stages. With `auto` nodes and cuts are chosen as if it were f32, which it
-  // mostly is where steps have few rows.
-  ActivationWish activations;
-  // [nodes, nodes], by which nodes send to others; empty: as `activations` says, f32 for `auto`.
+  // The type of activations between stages. With `auto`, nodes and cuts are chosen as for f32,
+  // which is mostly right where steps have few rows.
+  ActivationChoice activations;
+  // [nodes, nodes], how nodes encode for others; empty: as `activations` says, f32 for `auto`.
   std::vector<wire::ActivationRule> link_activations;
 
   CacheShape cache;        // what the caches must hold
   uint32_t positions = 0;  // of the cache, that times are predicted for; 0: n_ctx
   Objective objective = Objective::kLatency;
   CpuMoe cpu_moe = CpuMoe::kAuto;
-  // Texts in the step that is made fast; 0: 1 for kLatency, n_seqs (at most 16) for kThroughput.
+  // Sequences in the step that is optimized; 0: 1 for kLatency, n_seqs (at most 16) for
+  // kThroughput.
   uint32_t batch = 0;
 
-  std::vector<std::string> exclude;     // places
+  std::vector<std::string> exclude;     // nodes or devices
   std::vector<Reserve> reserve;         // kept free in each memory of the node, once
   std::vector<Assignment> assignments;  // not empty: exactly these stages, in layer order
   bool with_hints = true;               // fill Plan::hints; plans some 10 times more
@@ -122,10 +124,9 @@ struct PlanRequest {
   wire::ActivationType SentAs(size_t from, size_t to, uint32_t rows) const;
 };
 
-// Appends a node with its devices as they were measured; a device without types in its speed is
-// left out. Devices that share the machine's memory get one pool of memory and bandwidth, CPUs one
-// of cores; nodes whose machines have the same name for it (not empty) share it too. Links stay as
-// they are.
+// Appends a node with its measured devices; a device without types in its speed is left out.
+// Devices that share the machine's memory get one pool of memory and bandwidth, CPUs one of cores;
+// nodes whose machines have the same name for it (not empty) share it too. Links stay as they are.
 struct MachineNames {
   absl::string_view memory;
   absl::string_view cores;
@@ -140,7 +141,7 @@ void AddMeasuredNode(absl::string_view name, const MachineNames& machine,
 inline constexpr std::array<uint32_t, 3> kPlanBatches = {1, 4, 16};
 inline constexpr uint32_t kPlanChunkTokens = 128;  // of a prompt
 
-// A step of `batch` texts.
+// A step of `batch` sequences.
 struct StepTime {
   uint32_t batch = 0;
   double step_s = 0;     // through all stages, back to the coordinator
@@ -166,7 +167,7 @@ struct PlannedStage {
 struct DeviceLine {
   size_t device = 0;
   bool is_used = false;
-  // What it got, what that costs, why not more; or why it was left out. Without its name.
+  // Its layers, their cost, and why it has no more; or why it was left out. Without its name.
   std::string text;
 };
 
@@ -176,14 +177,14 @@ struct Plan {
   std::vector<PlannedStage> stages;  // in layer order
   double back_s = 0;                 // hop from the last stage to the coordinator
   std::array<StepTime, kPlanBatches.size()> times;
-  StepTime prompt;        // batch: kPlanChunkTokens tokens of one prompt, all behind each other
-  bool is_exact = false;  // no plan is better by this model; false: the best that was found
-  // No plan's objective is less than this one's by more than this share of it: 0 when exact, 1 when
-  // nothing is known.
+  StepTime prompt;        // batch: kPlanChunkTokens consecutive tokens of one prompt
+  bool is_exact = false;  // no plan is better by the cost model; false: the best that was found
+  // A bound: no plan's objective is less than this one's by more than this share of it. 0 when
+  // exact, 1 when nothing is known.
   double gap = 1;
   bool is_by_hand = false;
   std::vector<DeviceLine> devices;
-  std::vector<std::string> hints;  // what more memory or faster links would gain, the most first
+  std::vector<std::string> hints;  // gains of more memory or faster links, the largest first
 };
 
 }  // namespace strata

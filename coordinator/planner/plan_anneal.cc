@@ -11,7 +11,7 @@ namespace strata {
 namespace {
 
 constexpr double kHot = 0.05, kCold = 2e-5;  // how much worse a change may be, of the cost
-constexpr double kStageWork = 8;             // steps that a look at a stage counts as
+constexpr double kStageWork = 8;             // steps that evaluating a stage counts as
 constexpr double kStepsMax = 200;            // of each device at each point
 constexpr size_t kShiftMax = 12;             // points that a cut is shifted at once
 
@@ -37,14 +37,14 @@ class Annealing {
   Pieces Run(const Pieces& pieces);
 
  private:
-  // What changes: the devices in their order, and where their stages begin; one more for the end.
+  // The state: the devices in their order, and where their stages begin; one more cut for the end.
   struct Chain {
     std::vector<size_t> devices;  // candidates
     std::vector<size_t> cuts;     // points
     size_t size() const { return devices.size(); }
   };
   struct Cost {
-    double energy = kNever;  // what is made less; kNever: not allowed
+    double energy = kNever;  // to be minimized; kNever: not allowed
     double cost = kNever;
   };
 
@@ -69,9 +69,9 @@ class Annealing {
   std::vector<double> in_, back_;  // [candidates], hops
   std::vector<int> memory_pool_, bandwidth_pool_, cores_pool_;  // [candidates], numbered anew
   std::vector<double> pool_bytes_;
-  std::vector<double> bytes_, bandwidth_, cores_;  // [pools], of the chain that is looked at
+  std::vector<double> bytes_, bandwidth_, cores_;  // [pools], of the chain being evaluated
   std::mt19937 random_;
-  double scale_ = 1;  // seconds that pressure is reckoned by
+  double scale_ = 1;  // seconds that pressure is relative to
   double work_ = 0;
 };
 
@@ -110,7 +110,8 @@ Annealing::Chain Annealing::ChainOf(const Pieces& pieces, size_t last_point) {
   return chain;
 }
 
-// Of all that is nearly the slowest, so that there is a way down when several are as slow.
+// Counts all parts that are nearly the slowest, so that there is a way down when several are
+// equally slow.
 double Annealing::Pressure(double seconds) const {
   const double x = seconds / scale_;
   const double x2 = x * x, x4 = x2 * x2, x8 = x4 * x4;
@@ -175,7 +176,7 @@ bool Annealing::DrawUnused(const Chain& chain, size_t* candidate) {
   return std::find(chain.devices.begin(), chain.devices.end(), *candidate) == chain.devices.end();
 }
 
-// Layers from one stage to another; those between move along.
+// Moves layers from one stage to another; the stages between shift along.
 bool Annealing::Shift(Chain* chain) {
   const size_t n = chain->size();
   if (n < 2) return false;
@@ -192,7 +193,7 @@ bool Annealing::Shift(Chain* chain) {
   return true;
 }
 
-// A device that is in no stage, with layers of a neighbour.
+// Adds an unused device, with layers of a neighbour.
 bool Annealing::Insert(Chain* chain) {
   size_t candidate = 0;
   if (!DrawUnused(*chain, &candidate)) return false;
@@ -208,7 +209,7 @@ bool Annealing::Insert(Chain* chain) {
   return true;
 }
 
-// A stage less; its layers go to both neighbours or to one.
+// Removes a stage; its layers go to both neighbours or to one.
 bool Annealing::Drop(Chain* chain) {
   const size_t n = chain->size();
   if (n < 2) return false;
@@ -218,7 +219,7 @@ bool Annealing::Drop(Chain* chain) {
   if (at == 0) cut = begin;
   if (at + 1 == n) cut = end;
   chain->devices.erase(chain->devices.begin() + static_cast<std::ptrdiff_t>(at));
-  // One of the two cuts goes, the other is where the neighbours meet.
+  // One of the two cuts is removed, the other becomes the boundary of the neighbours.
   chain->cuts.erase(chain->cuts.begin() + static_cast<std::ptrdiff_t>(at));
   if (at > 0 && at + 1 < n) chain->cuts[at] = cut;
   if (at == 0) chain->cuts[0] = 0;
@@ -226,7 +227,7 @@ bool Annealing::Drop(Chain* chain) {
   return true;
 }
 
-// A stage elsewhere, or two exchanged, with as many layers as they have.
+// Moves a stage, or exchanges two, with their numbers of layers.
 bool Annealing::Reorder(Chain* chain) {
   const size_t n = chain->size();
   if (n < 2) return false;
@@ -266,7 +267,7 @@ bool Annealing::Reorder(Chain* chain) {
   return true;
 }
 
-// The devices of two stages, or one for another that is in none.
+// Exchanges the devices of two stages, or one for an unused device.
 bool Annealing::Exchange(Chain* chain) {
   const size_t a = Below(chain->size());
   if (Below(2) == 0) {

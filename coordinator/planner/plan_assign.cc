@@ -32,7 +32,7 @@ std::string Assigned(LayerRange layers) {
   return absl::StrCat(LayersText(layers), layers.size() == 1 ? " is" : " are", " assigned");
 }
 
-// That they follow each other from the first layer to the last.
+// Checks that the assignments follow each other from the first layer to the last.
 absl::Status CheckCover(const std::vector<Assignment>& assignments, uint32_t n_layer) {
   uint32_t next = 0;
   for (size_t i = 0; i < assignments.size(); ++i) {
@@ -44,7 +44,7 @@ absl::Status CheckCover(const std::vector<Assignment>& assignments, uint32_t n_l
     }
     if (each.layers.begin > next) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Assigned({next, each.layers.begin}), " to nobody"));
+          absl::StrCat(Assigned({next, each.layers.begin}), " to no device"));
     }
     if (each.layers.begin < next) {
       return absl::InvalidArgumentError(
@@ -54,7 +54,7 @@ absl::Status CheckCover(const std::vector<Assignment>& assignments, uint32_t n_l
     next = each.layers.end;
   }
   if (next < n_layer) {
-    return absl::InvalidArgumentError(absl::StrCat(Assigned({next, n_layer}), " to nobody"));
+    return absl::InvalidArgumentError(absl::StrCat(Assigned({next, n_layer}), " to no device"));
   }
   return absl::OkStatus();
 }
@@ -67,7 +67,7 @@ std::vector<size_t> Matching(const PlanProblem& problem, const std::string& plac
   return matching;
 }
 
-// Why none of a place's devices can be had.
+// The reason why none of a place's devices can be used.
 absl::Status NobodyThere(const PlanProblem& problem, const std::string& place) {
   const PlanRequest& request = problem.request();
   std::vector<std::string> there;
@@ -215,7 +215,7 @@ absl::Status DoesNotFit(const PlanProblem& problem) {
   }
   std::vector<PlanProblem::Candidate> all = candidates;
   all.insert(all.end(), problem.too_small().begin(), problem.too_small().end());
-  // What devices offer that share a memory may be more than it has, and less.
+  // Devices that share a memory may offer more than it has, or less.
   uint64_t free_bytes = 0;
   std::map<int, uint64_t> of_pools;
   for (const auto& candidate : all) {

@@ -1,5 +1,5 @@
-// A plan by hand, checked, and the words for what does not fit. Internal to the planner; pure; any
-// thread.
+// Checks a manual placement, and words the errors about models that do not fit. Internal to the
+// planner; pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace strata {
 
-// "1.5 GiB", "12.3 ms", "layers 0-19" as people are told.
+// "1.5 GiB", "12.3 ms", "layers 0-19", for people.
 std::string BytesText(uint64_t bytes);
 std::string TimeText(double seconds);
 std::string LayersText(LayerRange layers);
@@ -24,7 +24,7 @@ std::string DiskText(const PlanNode& node);
 // link; kResourceExhausted: too little memory, with the figures.
 absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem);
 
-// kResourceExhausted: why no plan was found, with what is missing and where.
+// kResourceExhausted: the reason why no plan was found, with the bytes missing and where.
 absl::Status DoesNotFit(const PlanProblem& problem);
 
 }  // namespace strata

@@ -27,18 +27,18 @@ std::vector<VisitBlock> PairBlocks(const StageModel& model, const Groups& groups
   const std::vector<double> nothing(group.shared.size(), 0.0);
   for (size_t begin = 0; begin + 1 < n_points; ++begin) {
     finder.Run(costs, begin, group.bits, nothing);
-    for (size_t i = 0; i < finder.ways().size(); ++i) {
-      const Way& way = finder.ways()[i];
+    for (size_t i = 0; i < finder.paths().size(); ++i) {
+      const VisitPath& path = finder.paths()[i];
       if (!finder.Alive(i)) continue;
-      VisitBlock* block = BlockOf(&blocks, group.bits, groups.entry_of[way.first],
-                                  groups.entry_of[way.last], n_points);
-      block->Offer(begin, way.end, way.cost, n_points);
+      VisitBlock* block = BlockOf(&blocks, group.bits, groups.entry_of[path.first],
+                                  groups.entry_of[path.last], n_points);
+      block->Offer(begin, path.end, path.cost, n_points);
     }
   }
   return blocks;
 }
 
-// Visits of more: within each of the group's limits, but perhaps not within all of them at once.
+// Visits of more candidates: within each of the group's limits, but perhaps not within all at once.
 std::vector<VisitBlock> LargerBlocks(const StageModel& model, const Groups& groups, size_t g,
                                      const PathCosts& costs) {
   const size_t n_points = model.n_points();
@@ -50,7 +50,7 @@ std::vector<VisitBlock> LargerBlocks(const StageModel& model, const Groups& grou
     for (const size_t c : group.members) stages.push_back(of[c].before.empty() ? nullptr : &of[c]);
     return stages;
   };
-  // What all take alike depends on nothing but where a visit begins and ends.
+  // A resource that all stages use alike depends on the visit's beginning and end only.
   std::vector<size_t> alike, unlike;
   for (const size_t i : group.shared) {
     const std::vector<Linear>& takes = model.shared()[i].takes;

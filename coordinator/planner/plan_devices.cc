@@ -8,7 +8,7 @@
 namespace strata {
 namespace {
 
-// Figures come from other nodes: without those that cannot be measurements.
+// Figures come from other nodes: drops those that cannot be measurements.
 DeviceSpeed Sane(DeviceSpeed speed) {
   const auto is_speed = [](double x) { return x > 0 && std::isfinite(x); };
   std::erase_if(speed.types, [&](const TypeSpeed& type) {

@@ -38,40 +38,40 @@ class Exact {
 
  private:
   Limits LimitsOf(double seconds_max) const;
-  // The cheaper of `best` and `pieces`, if these are whole and keep to the limits.
+  // Makes `pieces` the best if they are complete, within the limits, and cheaper than `best`.
   void Consider(Aim aim, double seconds_max, const Pieces& pieces, Solution* best) const;
   void ConsiderSingles(Aim aim, double seconds_max, Solution* best) const;
-  // The best in the same order that does not overdraw anything.
+  // The best plan in the same order that exceeds no limit.
   void Repair(double seconds_max, const Pieces& pieces, Solution* best);
   void AddOrderOf(const Pieces& pieces);
 
-  // Of the plans with no part longer than that. `known` is one, or empty.
-  // Without `prove` none that visits a machine again is looked at.
+  // The least sum of the plans with no part longer than `seconds_max`. `known` is one, or empty.
+  // Without `prove`, plans that visit a machine again are not examined.
   Solution LeastSum(double seconds_max, const Pieces& known, bool prove);
   // Prices with a high bound, and the table filled with them.
   struct Bound {
     std::vector<double> prices;
     PathCosts priced;
-    double alone = 0;  // prices of what belongs to no group
+    double alone = 0;  // prices of resources outside groups
     double cost = -kNever;
   };
-  // Where it meets plans, `best` is the best of them; a bound above its cost, or above 0 if `free`,
-  // is high enough. If `free`, the first plan is enough, too.
+  // Updates `best` with the plans that it finds; stops at a bound above its cost, or above 0 if
+  // `free`. If `free`, the first plan suffices, too.
   Bound RaiseBound(const StageModel& model, const Groups& groups, bool free, double seconds_max,
                    Solution* best);
-  // A plan with no part longer than that that visits each group once; empty: none was found.
+  // A plan with no part longer than `seconds_max` that visits each group once; empty: none found.
   Pieces OneVisitEach(double seconds_max);
   double WorkFor(size_t splits) const {  // of the labels
     return splits > 0 ? std::min(work_left_, kSplitWork) : work_left_;
   }
-  // Whether any plan has no part longer than that.
+  // Whether any plan has no part longer than `seconds_max`.
   Answer Possible(double seconds_max, Pieces* pieces);
 
   const PlanProblem& problem_;
   double work_left_;
   const Pieces known_;
   PlanTable table_;
-  std::vector<std::vector<size_t>> orders_;  // that were worth looking at, the last first
+  std::vector<std::vector<size_t>> orders_;  // that were worth examining, the latest first
 };
 
 Limits Exact::LimitsOf(double seconds_max) const {
@@ -147,8 +147,7 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known, bool prove) {
   }
   const Bound lower = RaiseBound(model, groups, /*free=*/false, seconds_max, &best);
   const double bound = lower.cost;
-  // From the bound upwards: as long as there is nothing that costs less than a limit, little lies
-  // between.
+  // From the bound upwards: while no plan is below a limit, few labels lie between.
   double proved = bound;
   const double work_max = WorkFor(groups.splits);
   for (const double share : {1.0 / 16, 1.0 / 4, 1.0}) {
@@ -181,7 +180,7 @@ std::vector<double> LayersFit(const StageModel& model) {
   double sum = 0;
   for (size_t i = 0; i < model.counts().size(); ++i) {
     const Shared& count = model.counts()[i];
-    // Only what allows the fewest layers in the same hands.
+    // Only the resource that allows the fewest layers for the same candidates.
     const bool least =
         std::none_of(model.counts().begin(), model.counts().end(), [&](const Shared& other) {
           return other.users == count.users &&
@@ -328,7 +327,7 @@ Solution Exact::LeastMaxThenSum() {
   Solution best;
   Consider(Aim::kMax, kNever, known_, &best);
   ConsiderSingles(Aim::kMax, kNever, &best);
-  // What is shared left aside: a bound, and often the answer.
+  // Without shared resources: a bound, and often the answer.
   double bound = kNever;
   {
     const StageModel model(problem_, kNever);

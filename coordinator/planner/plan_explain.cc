@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kGainMin = 0.02;
 constexpr size_t kHintsMax = 4;
-constexpr size_t kHintRunsMax = 4;  // of one order, where devices share
+constexpr size_t kHintRunsMax = 4;  // runs for one order, where devices share
 constexpr double kHintWorkMax = 1e6;
 constexpr size_t kHintDevicesMax = 8;  // among which a hint plans again, exactly
 
@@ -45,7 +45,7 @@ class Explainer {
   std::string MoeText(const Piece& piece) const;
 
  private:
-  // Takes the pieces if they may be and are cheaper than `best`.
+  // Makes the pieces the best if they are allowed and cheaper than `best`.
   void Consider(const Pieces& pieces, Change* best) const {
     const double cost = CostOf(problem_, aim_, pieces);
     if (cost < best->cost && Allowed(pieces) && Keeps(problem_, limits_, pieces)) {
@@ -57,7 +57,7 @@ class Explainer {
       return problem_.SizeAllowed(piece.begin, piece.end);
     });
   }
-  // With the stage at `at` grown to the next cut on its left or right.
+  // The plans with the stage at `at` grown to the next cut on its left or right.
   std::optional<Pieces> Grown(size_t at, bool left) const;
   // The best of the plans that give this candidate something of one stage, or all of it.
   Change With(size_t candidate) const;
@@ -221,7 +221,7 @@ PlanRequest Reduced(const PlanRequest& request, const std::vector<size_t>& devic
   return reduced;
 }
 
-// Of the best plan that is found quickly; kNever when there is none.
+// The cost of the best plan that is found quickly; kNever when there is none.
 double Replan(const PlanRequest& request, bool exact) {
   const PlanProblem problem(request, StepOf(request));
   if (problem.candidates().empty()) return kNever;
@@ -229,7 +229,7 @@ double Replan(const PlanRequest& request, bool exact) {
   if (exact) {
     solution = SolveExact(problem, {.work_max = kHintWorkMax});
   } else {
-    // Too many to try all orders: in the one they have.
+    // Too many to try all orders: keeps the present one.
     std::vector<size_t> sequence(problem.candidates().size());
     std::iota(sequence.begin(), sequence.end(), size_t{0});
     solution = SolveObjective(
@@ -268,7 +268,7 @@ std::vector<std::string> Hints(const PlanRequest& request, const PlanProblem& pr
   }
   const size_t n_used = devices.size();
   const bool exact = n_used <= kHintDevicesMax;
-  // The fastest of the others may come in when something gets better.
+  // The fastest unused devices may join when something gets better.
   std::vector<size_t> others;
   for (size_t c = 0; c < problem.candidates().size(); ++c) {
     const size_t device = problem.candidates()[c].device;

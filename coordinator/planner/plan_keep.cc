@@ -9,8 +9,8 @@
 namespace strata {
 namespace {
 
-// The memory that stages take: of each candidate, of its pool, and of the CPU that keeps experts;
-// and the disk that their weights take of their nodes.
+// The room that stages take: memory of each candidate, of its pool and of the CPU that keeps
+// experts, and disk of their nodes.
 class Room {
  public:
   explicit Room(const PlanProblem& problem)
@@ -89,7 +89,7 @@ class Filler {
  private:
   size_t n() const { return problem_.candidates().size(); }
 
-  // Where gaps further on are still open, hops over them are counted as they are now.
+  // Hops over gaps that are still open further on are counted as if they stayed open.
   void Consider(size_t at, const Pieces& fill, double* least, Pieces* best) const {
     Pieces whole = pieces_;
     whole.insert(whole.begin() + static_cast<std::ptrdiff_t>(at), fill.begin(), fill.end());
@@ -128,7 +128,7 @@ class Filler {
     return best;
   }
 
-  // The device with the most room first, as many layers as it can hold.
+  // Packs each device in turn, the one with the most room first, with as many layers as fit.
   Pieces Packed(size_t begin, size_t end) const {
     std::vector<size_t> order(n());
     std::iota(order.begin(), order.end(), size_t{0});

@@ -14,14 +14,14 @@ constexpr size_t kLabelsMax = 4u << 20;
 // After a visit to a group, at `entry`, with all layers before `point` done.
 struct Label {
   double cost = 0;
-  double priced = 0;  // and prices of single candidates, and what half used groups owe
+  double priced = 0;  // with the prices of single candidates and the debt of partly used groups
   uint32_t parent = kNoLabel;
-  uint32_t next = kNoLabel;  // of the same place
+  uint32_t next = kNoLabel;  // in the same list
   uint32_t free = 0;         // candidates
   uint32_t point = 0;
   uint32_t entry = kNoLabel;
   uint32_t in = 0;            // entry of the visit
-  uint32_t visit = kNoLabel;  // in visits_; kNoLabel: the cheapest that is its group's only one
+  uint32_t visit = kNoLabel;  // in visits_; kNoLabel: the cheapest one, its group's only visit
 };
 
 class Labels {
@@ -52,13 +52,13 @@ class Labels {
   bool Done() const {
     return is_over_ || result_.work > s_.work_max || (s_.any && result_.cost < kNever);
   }
-  // Completions at these prices cost at least so much; as good as the best is no better.
+  // Whether completions, which cost at least `priced`, cannot beat the best. Equal is no better.
   bool Hopeless(double priced) const { return !(priced < limit_ + s_.prices); }
   bool Hopeless(const Label& label) const {
     return Hopeless(label.priced + s_.table->After(label.free, label.entry, label.point));
   }
   void Extend(uint32_t from);
-  // Each from `base`, at whose entry the stage begins; `taken_` is what `base` took.
+  // Each extends `base`, at whose entry the stage begins; `taken_` is the use of `base`.
   void AddSingle(const Label& base, size_t from_point, size_t candidate);
   void AddOnce(const Label& base, size_t from_point, size_t group);
   void AddAgain(const Label& base, size_t from_point, size_t group);
@@ -73,7 +73,7 @@ class Labels {
   double limit_;
   std::vector<VisitFinder> finders_;  // [groups]
   std::vector<Label> labels_;
-  // [labels, shared and groups], of what free candidates share; what a group owes.
+  // [labels, shared and groups], use of the free candidates' shared resources; debts of groups.
   std::vector<double> all_taken_;
   std::vector<Pieces> visits_;
   std::vector<uint32_t> heads_;  // [sets, entries, points]
@@ -94,10 +94,10 @@ void Labels::Add(Label label) {
     if ((users_[i] & label.free) == 0) taken_[i] = 0;
   }
   for (size_t g = 0; g < groups_.list.size(); ++g) {
-    if (groups_.Partial(g, label.free)) continue;
+    if (groups_.PartlyFree(g, label.free)) continue;
     for (const size_t i : groups_.list[g].shared) taken_[i] = 0;
   }
-  // Whether `a` takes no more than `b` of anything.
+  // Whether `a` uses no more than `b` of any resource.
   const auto no_more = [&](const double* a, const double* b) {
     for (size_t i = 0; i < n_shared_; ++i) {
       if (a[i] > b[i]) return false;
@@ -137,13 +137,13 @@ Pieces Labels::VisitOf(const Label& label) const {
   finder.Run(*s_.costs, begin, group.bits, std::vector<double>(group.shared.size(), 0.0));
   Pieces pieces;
   double least = kNever;
-  for (size_t i = 0; i < finder.ways().size(); ++i) {
-    const Way& way = finder.ways()[i];
-    if (!finder.Alive(i) || way.end != label.point || groups_.entry_of[way.first] != label.in ||
-        groups_.entry_of[way.last] != label.entry || way.cost >= least) {
+  for (size_t i = 0; i < finder.paths().size(); ++i) {
+    const VisitPath& path = finder.paths()[i];
+    if (!finder.Alive(i) || path.end != label.point || groups_.entry_of[path.first] != label.in ||
+        groups_.entry_of[path.last] != label.entry || path.cost >= least) {
       continue;
     }
-    least = way.cost;
+    least = path.cost;
     pieces = finder.PiecesOf(i);
   }
   return pieces;
@@ -219,10 +219,10 @@ void Labels::AddOnce(const Label& base, size_t begin, size_t g) {
   VisitFinder& finder = finders_[g];
   finder.Run(*s_.costs, begin, group.bits, std::vector<double>(group.shared.size(), 0.0));
   result_.work += finder.work();
-  for (size_t at = 0; at < finder.ways().size() && !Done(); ++at) {
-    const Way& way = finder.ways()[at];
-    if (!finder.Alive(at) || groups_.entry_of[way.first] != base.in) continue;
-    Label label = after(groups_.entry_of[way.last], way.end, way.cost);
+  for (size_t at = 0; at < finder.paths().size() && !Done(); ++at) {
+    const VisitPath& path = finder.paths()[at];
+    if (!finder.Alive(at) || groups_.entry_of[path.first] != base.in) continue;
+    Label label = after(groups_.entry_of[path.last], path.end, path.cost);
     if (Hopeless(label)) continue;
     label.visit = static_cast<uint32_t>(visits_.size());
     visits_.push_back(finder.PiecesOf(at));
@@ -233,7 +233,7 @@ void Labels::AddOnce(const Label& base, size_t begin, size_t g) {
 void Labels::AddAgain(const Label& base, size_t begin, size_t g) {
   const Group& group = groups_.list[g];
   const std::vector<double> before = taken_;
-  const bool is_first = groups_.Whole(g, base.free);
+  const bool is_first = groups_.AllFree(g, base.free);
   if (!group.may_split && is_first && begin > 0) return;
   std::vector<double> taken;
   for (const size_t i : group.shared) taken.push_back(is_first ? 0 : before[i]);
@@ -242,13 +242,13 @@ void Labels::AddAgain(const Label& base, size_t begin, size_t g) {
   VisitFinder& finder = finders_[g];
   finder.Run(*s_.costs, begin, base.free, taken);
   result_.work += finder.work();
-  for (size_t at = 0; at < finder.ways().size() && !Done(); ++at) {
-    const Way& way = finder.ways()[at];
-    if (!finder.Alive(at) || groups_.entry_of[way.first] != base.in) continue;
-    const size_t set = finder.Bits(way);
+  for (size_t at = 0; at < finder.paths().size() && !Done(); ++at) {
+    const VisitPath& path = finder.paths()[at];
+    if (!finder.Alive(at) || groups_.entry_of[path.first] != base.in) continue;
+    const size_t set = finder.Bits(path);
     const size_t rest = base.free & group.bits & ~set;
     if (is_first && rest == 0) continue;  // that is its only visit
-    if (!group.may_split && !is_first && way.end != model_.last_point()) continue;
+    if (!group.may_split && !is_first && path.end != model_.last_point()) continue;
     const Pieces pieces = finder.PiecesOf(at);
     double prices = is_first ? -s_.table->Credit(g) : 0;
     for (const Piece& piece : pieces) {
@@ -256,14 +256,14 @@ void Labels::AddAgain(const Label& base, size_t begin, size_t g) {
                 s_.costs->stages[piece.candidate].Of(piece.begin, piece.end);
     }
     Label label = base;
-    label.point = way.end;
-    label.entry = static_cast<uint32_t>(groups_.entry_of[way.last]);
-    label.cost += way.cost;
+    label.point = path.end;
+    label.entry = static_cast<uint32_t>(groups_.entry_of[path.last]);
+    label.cost += path.cost;
     label.visit = static_cast<uint32_t>(visits_.size());
-    for (size_t k = 0; k < group.shared.size(); ++k) taken_[group.shared[k]] = way.taken[k];
+    for (size_t k = 0; k < group.shared.size(); ++k) taken_[group.shared[k]] = path.taken[k];
     const auto offer = [&](size_t gone, double owes) {
       label.free = base.free & ~static_cast<uint32_t>(gone);
-      label.priced = base.priced + way.cost + owes - owed_before;
+      label.priced = base.priced + path.cost + owes - owed_before;
       *owed = owes;
       if (Hopeless(label)) return;
       if (label.visit == visits_.size()) visits_.push_back(pieces);
@@ -299,12 +299,12 @@ void Labels::Extend(uint32_t from) {
     const double* taken = &all_taken_[from * n_taken_];
     taken_.assign(taken, taken + n_taken_);
     if (group.members.size() == 1) {
-      // Of candidates that are alike, the first goes first.
+      // Of equal candidates, the first is used first.
       if ((model_.twins_before(each.candidate) & parent.free) != 0) continue;
       AddSingle(base, begin, each.candidate);
       continue;
     }
-    if (groups_.Whole(each.group, parent.free)) AddOnce(base, begin, each.group);
+    if (groups_.AllFree(each.group, parent.free)) AddOnce(base, begin, each.group);
     if (!Hopeless(base.priced + s_.table->Again(parent.free, entry, begin))) {
       AddAgain(base, begin, each.group);
     }
@@ -319,7 +319,7 @@ LabelResult Labels::Run() {
   Extend(0);
   for (size_t free = all_; free-- > 0 && !Done();) {
     for (size_t entry = 0; entry < groups_.entries.size(); ++entry) {
-      if (groups_.Whole(groups_.entries[entry].group, free)) continue;
+      if (groups_.AllFree(groups_.entries[entry].group, free)) continue;
       uint32_t* head = &heads_[(free * groups_.entries.size() + entry) * model_.n_points()];
       for (size_t point = 1; point < model_.last_point(); ++point) {
         for (uint32_t at = head[point]; at != kNoLabel && !Done(); at = labels_[at].next)

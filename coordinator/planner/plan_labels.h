@@ -1,8 +1,8 @@
-// All paths that could be better than the best that is known, as far as they differ in something
-// that matters: labels of a constrained shortest path, each with its cost and with what it took of
-// the things that the devices still free share (Dumitrescu and Boland 2003, "Improved
+// All paths that could be better than the best known one, without dominated ones: labels of a
+// constrained shortest path, each with its cost and its use of the resources that the devices still
+// free share (Dumitrescu and Boland 2003, "Improved
 // preprocessing, labeling and scaling algorithms for the weight-constrained shortest path
-// problem"). A label goes when another one is no worse in any of these, or when it cannot be
+// problem"). A label is dropped when another one is no worse in any of these, or when it cannot be
 // completed cheaply enough at the given prices. Internal to the planner; pure; any thread.
 #pragma once
 
@@ -16,19 +16,19 @@ namespace strata {
 struct LabelSearch {
   const StageModel* model = nullptr;
   const Groups* groups = nullptr;
-  const PathCosts* costs = nullptr;   // to be made least
+  const PathCosts* costs = nullptr;   // to be minimized
   const PathCosts* priced = nullptr;  // `costs` with prices
   const PlanTable* table = nullptr;   // filled with these
-  double prices = 0;                  // of what belongs to no group, together
-  double cost_limit = kNever;         // only what costs less is of interest
-  bool any = false;                   // the first path found will do
+  double prices = 0;                  // the sum for resources outside groups
+  double cost_limit = kNever;         // only paths below it are of interest
+  bool any = false;                   // the first path found suffices
   double work_max = 0;                // steps of the inner loop, some ns each
 };
 
 struct LabelResult {
   Pieces pieces;  // empty: none
   double cost = kNever;
-  bool is_complete = false;  // no other is cheaper; false: the work was too much
+  bool is_complete = false;  // no other is cheaper; false: the work limit was reached
   double work = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace strata {
 namespace {
 
-constexpr size_t kMoeNodesMax = 8;  // more of them are tried all together only
+constexpr size_t kMoeNodesMax = 8;  // more nodes are tried all together only
 
 struct MoeCost {
   double aim = kNever;
@@ -21,7 +21,7 @@ struct Tried {
   MoeCost cost;
 };
 
-// Neither kept out nor excluded, and where stages are placed by hand, one of those places.
+// Neither kept out nor excluded and, with manual placement, one of the assigned places.
 bool MayHoldAStage(const PlanRequest& request, size_t device) {
   if (IsExcluded(request, device)) return false;
   return request.assignments.empty() ||
@@ -138,7 +138,7 @@ uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {
     ++sharing;
     has_own_memory |= each.has_own_memory;
   }
-  // What such a device's stage keeps in the machine's memory, beside the experts.
+  // Bytes that such a device's stage keeps in the machine's memory, beside the experts.
   if (has_own_memory) {
     taken += MachineBytesOf(*request.costs, request.cache, {0, request.costs->n_layer()}).all();
   }
@@ -194,7 +194,7 @@ MoePlan PlaceMoe(const PlanRequest& request,
     }
     if (helps) joined.push_back(better);
   }
-  // Not every way to share out the experts was tried.
+  // Not every distribution of the experts was tried.
   best.plan.solution.is_exact = false;
   best.plan.solution.gap = 1;
   return std::move(best.plan);

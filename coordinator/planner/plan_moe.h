@@ -1,12 +1,12 @@
-// Which nodes keep the routed experts of a model in their CPU's memory while the rest of its layers
-// is on another device. A layer's experts are most of its bytes, and a token reads few of them:
-// where a device is too small for whole layers, it does more with all the rest of many than with
-// all of few. Internal to the planner; pure functions; any thread.
+// Chooses the nodes that keep a model's routed experts in their CPU's memory while the rest of its
+// layers is on another device. A layer's experts are most of its bytes, and a token reads few of
+// them: a device that is too small for whole layers does more with many layers' other weights than
+// with a few whole layers. Internal to the planner; pure functions; any thread.
 //
-// Tried is every node with both kinds of device for itself, and then with the best of those each
-// other one, as long as it helps: exact for one such node, not for several. While it is tried, the
-// experts of all layers of that node are in its CPU's memory; of the plan that comes out, only of
-// as many layers as would not fit otherwise, the first ones of the stage.
+// Tries every node with both kinds of device alone, and then the best of these together with each
+// other one, as long as it helps: exact for one such node, not for several. A try has the experts
+// of all layers of that node in its CPU's memory; the final plan only those of as many layers as
+// would not fit otherwise, the first ones of the stage.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ namespace strata {
 
 // Whether this device computes experts for another one, and has no stage of its own.
 bool IsMoeHost(const PlanRequest& request, size_t device);
-// Whether this device's memory is that in which another one, with memory of its own, has experts:
-// a stage there would count on what they take.
+// Whether this device's memory holds the experts of another device, which has memory of its own: a
+// stage there would count on the same bytes.
 bool SharesMoeHost(const PlanRequest& request, size_t device);
-// What experts of stages on `device` may take of its host's memory: those that have the same host
-// and may get a stage share evenly what their token embeddings and logits leave.
+// The room in its host's memory for experts of stages on `device`: the devices with the same host
+// that may get a stage share evenly what their token embeddings and logits leave.
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device);
 
-// Copies of these devices, in this order, and behind them the hosts of their experts.
+// Copies of these devices, in this order, followed by the hosts of their experts.
 std::vector<PlanDevice> WithMoeHosts(const PlanRequest& request,
                                      const std::vector<size_t>& devices);
 
-// The request with the devices' moe_host and cpu_moe filled in, and what `solve` finds for it: the
-// cheapest. Nothing found: the request as it is.
+// The request with the devices' moe_host and cpu_moe filled in, and the solution that `solve` finds
+// for it: the cheapest. Without a solution: the request as it is.
 struct MoePlan {
   PlanRequest request;
   Solution solution;

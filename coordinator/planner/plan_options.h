@@ -1,6 +1,5 @@
-// What people write to override the planner, parsed: --assign, --exclude, --reserve, --objective,
-// --cpu-moe.
-// Names are checked against the cluster by MakePlan. Pure; any thread.
+// Parses the options that override the planner: --assign, --exclude, --reserve, --objective,
+// --cpu-moe. Names are checked against the cluster by MakePlan. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +12,13 @@
 
 namespace strata {
 
-// "nodeA=0-19,nodeB/CUDA0=20-31,nodeC=32": layers count from 0, both ends included. All of these:
-// kInvalidArgument with the part that is wrong and how it is written.
+// "nodeA=0-19,nodeB/CUDA0=20-31,nodeC=32": layers count from 0, both ends included. Errors of all
+// these functions: kInvalidArgument, with the part that is wrong and the right syntax.
 absl::StatusOr<std::vector<Assignment>> ParseAssign(absl::string_view text);
 // "nodeA,nodeB/CPU"
 absl::StatusOr<std::vector<std::string>> ParseExclude(absl::string_view text);
-// "2GiB" for every node, "nodeA=2GiB,nodeB=512M", or both: the more particular counts.
+// "2GiB" for every node, "nodeA=2GiB,nodeB=512M", or both: a node's own value overrides the general
+// one.
 absl::StatusOr<std::vector<Reserve>> ParseReserve(absl::string_view text);
 // "latency", "throughput"
 absl::StatusOr<Objective> ParseObjective(absl::string_view text);

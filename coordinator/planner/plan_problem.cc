@@ -14,7 +14,7 @@ constexpr uint32_t kThroughputBatchMax = 16;
 
 uint64_t Less(uint64_t bytes, uint64_t taken) { return bytes > taken ? bytes - taken : 0; }
 
-// Of the layers between two points, what is not in the device's memory.
+// The bytes of the layers between two points that are not in the device's memory.
 uint64_t HostBytes(const PlanProblem::Candidate& c, size_t begin, size_t end) {
   return c.shares_with_host ? 0 : c.host_bytes[end] - c.host_bytes[begin];
 }

@@ -1,6 +1,6 @@
-// A PlanRequest as numbers that the planner's inner loops can run over: devices that may take part,
-// places where the model may be cut, seconds and bytes by place. Internal to the planner; immutable
-// once made; any thread.
+// A PlanRequest as arrays for the planner's inner loops: devices that may take part, points where
+// the model may be cut, seconds and bytes by point. Internal to the planner; immutable once made;
+// any thread.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@
 namespace strata {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
-// Costs that differ by no more, as a share, are the same: sums in another order differ by rounding.
+// Costs that differ by no more than this share are equal: sums in another order differ by rounding.
 inline constexpr double kRounding = 1e-9;
 
-// Stages by candidate and by points: points[i] is where a stage may begin or end; the last is the
+// A stage by candidate and points: points[i] is where a stage may begin or end; the last one is the
 // end of the model.
 struct Piece {
   size_t candidate = 0;
@@ -28,12 +28,11 @@ struct Piece {
 };
 using Pieces = std::vector<Piece>;
 
-// What a device may at most get, tighter than what it has, while the planner tries out how shared
-// things are divided.
+// Limits of a device, tighter than its own, while the planner tries divisions of shared resources.
 struct Caps {
   uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
   double seconds = kNever;         // of its stage
-  double memory_seconds = kNever;  // of its memory's bandwidth
+  double memory_seconds = kNever;  // of its memory bandwidth
 };
 
 class PlanProblem {
@@ -41,16 +40,16 @@ class PlanProblem {
   struct Candidate {
     size_t device = 0;  // in the request
     size_t node = 0;
-    uint64_t memory_bytes = 0;           // that it may use: after the reserve, its pool's if less
+    uint64_t memory_bytes = 0;           // usable: after the reserve, at most its pool's
     std::vector<double> seconds;         // [points], of all layers before
     std::vector<double> memory_seconds;  // [points]
-    // Of experts that are in the memory of the node's CPU, and what they may take of it.
+    // Experts in the memory of the node's CPU, and the room for them there.
     std::vector<uint64_t> host_bytes;  // [points], of all layers before
     uint64_t host_bytes_max = 0;
-    // Of weights that its node would have to fetch, and what its disk has room for; empty: enough.
+    // Weights that its node would have to fetch, and the room on its disk; empty: enough.
     std::vector<uint64_t> fetch_bytes;  // [points], of all layers before
     uint64_t disk_free_bytes = 0;
-    bool shares_with_host = false;  // one memory: they count as the stage's all the same
+    bool shares_with_host = false;  // one memory: the experts count for the stage nevertheless
     bool has_own_memory = false;    // as PlanDevice
     double head_s = 0, head_memory_s = 0;
     double overhead_s = 0;
@@ -66,7 +65,7 @@ class PlanProblem {
   const std::vector<uint32_t>& points() const { return points_; }  // layers: 0, cuts, n_layer
   size_t last_point() const { return points_.size() - 1; }
   const std::vector<Candidate>& candidates() const { return candidates_; }
-  // Those with no room for any stage, which are no candidates.
+  // Devices with no room for any stage, which are no candidates.
   const std::vector<Candidate>& too_small() const { return too_small_; }
 
   LayerRange Layers(const Piece& piece) const { return {points_[piece.begin], points_[piece.end]}; }
@@ -77,9 +76,9 @@ class PlanProblem {
   double StageSeconds(const Piece& piece) const;
   double StageMemorySeconds(const Piece& piece) const;
   uint64_t StageBytes(size_t begin, size_t end) const;         // weights, cache, compute buffer
-  uint64_t StageBytes(const Piece& piece) const;               // of those, on its device
+  uint64_t StageBytes(const Piece& piece) const;               // the part on its device
   uint64_t StageFixedBytes() const { return compute_bytes_; }  // that do not depend on its layers
-  // Of a pool, after the reserves of the nodes that use it.
+  // The bytes of a pool, after the reserves of the nodes that use it.
   uint64_t PoolBytes(int pool) const { return pool_bytes_[static_cast<size_t>(pool)]; }
 
   double Hop(size_t from, size_t to) const;  // candidates
@@ -87,16 +86,16 @@ class PlanProblem {
   double HopBack(size_t from) const;         // to the coordinator
 
   // For each begin, the last end (inclusive) that fits the device and `caps`; `begin` when none
-  // does. More layers never take less.
+  // does. More layers never need less.
   std::vector<size_t> LatestEnds(size_t candidate, const Caps& caps) const;
   bool Fits(const Piece& piece, const Caps& caps) const;
-  // Of a stage's weights, what its node would have to fetch onto a disk that is short of room;
-  // 0: it is not.
+  // The bytes of a stage's weights that its node would have to fetch onto a disk that is short of
+  // room; 0: the disk is not short.
   uint64_t FetchBytes(const Piece& piece) const;
 
  private:
   uint64_t BytesOn(const Candidate& candidate, size_t begin, size_t end) const;
-  // How long the device takes for its layers, and what they have in the memory of its host.
+  // The time of the device for its layers, and their bytes in the memory of its host.
   void PriceLayers(const PlanDevice& device, Candidate* candidate) const;
   double Between(size_t from_node, size_t to_node, double bytes) const;
 
@@ -113,10 +112,10 @@ class PlanProblem {
 
 // Whether `place` ("node" or "node/device") means this device.
 bool PlaceMeans(const PlanRequest& request, const std::string& place, size_t device);
-// Whether a person excluded it, or its node takes no stages.
+// Whether the user excluded the device, or its node takes no stages.
 bool IsExcluded(const PlanRequest& request, size_t device);
 uint64_t ReserveOf(const PlanRequest& request, size_t node);
-// What the request asks to make fast.
+// The step that the request optimizes.
 StepShape StepOf(const PlanRequest& request);
 
 }  // namespace strata

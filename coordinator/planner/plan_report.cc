@@ -18,7 +18,7 @@ namespace {
 
 double PerSecond(uint32_t n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
-// Where they share fewer.
+// The cells of all sequences together, if they share fewer than they could fill.
 std::string CellsText(const CacheShape& cache) {
   if (cache.cells() >= uint64_t{cache.n_ctx} * cache.n_seqs) return "";
   return absl::StrCat(cache.cells(), " together, ");
@@ -29,11 +29,11 @@ std::string CellsText(const CacheShape& cache) {
 std::string PlanReport(const ModelFile& model, const PlanRequest& request, const Plan& plan) {
   std::string out = absl::StrCat(
       model.name(), ": ", model.n_layer(), " layers, ", BytesText(model.tensor_bytes()), ", ",
-      request.cache.n_seqs, request.cache.n_seqs == 1 ? " text of " : " texts of ",
+      request.cache.n_seqs, request.cache.n_seqs == 1 ? " sequence of " : " sequences of ",
       request.cache.n_ctx, " positions, ", CellsText(request.cache),
       plan.is_by_hand ? "placed by hand" : absl::StrCat("for ", ObjectiveName(plan.objective)),
       plan.is_by_hand || plan.is_exact ? ""
-                                       : " (the best found; there are more ways than can be tried)",
+                                       : " (the best found; there are too many plans to try all)",
       "\n\n");
   std::vector<std::vector<std::string>> rows = {
       {"STAGE", "DEVICE", "LAYERS", "WEIGHTS", "CACHE", "COMPUTE", "HOP TO IT"}};
@@ -52,8 +52,8 @@ std::string PlanReport(const ModelFile& model, const PlanRequest& request, const
   }
   absl::StrAppend(&out, TextTable(rows), "\nPredicted:\n");
   for (const StepTime& time : plan.times) {
-    absl::StrAppendFormat(&out, "  %2u text%s at a time: %s a step, %.1f tokens/s\n", time.batch,
-                          time.batch == 1 ? " " : "s", TimeText(time.step_s),
+    absl::StrAppendFormat(&out, "  %2u sequence%s at a time: %s a step, %.1f tokens/s\n",
+                          time.batch, time.batch == 1 ? " " : "s", TimeText(time.step_s),
                           PerSecond(time.batch, time.step_s));
   }
   absl::StrAppendFormat(&out, "  prompts: %.0f tokens/s\n\n",

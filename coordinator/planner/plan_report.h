@@ -1,4 +1,4 @@
-// A plan in words: a table of its stages, what it predicts, and a line for each device. Pure.
+// A plan as text: a table of its stages, the predicted times, and a line for each device. Pure.
 #pragma once
 
 #include <string>

@@ -18,17 +18,17 @@ constexpr size_t kShortlistMore = 16;     // besides those that the model needs 
 constexpr size_t kShortlistMax = 160;
 constexpr size_t kSeedsMax = 4;       // nodes around which shortlists are made
 constexpr size_t kRebalancedMax = 4;  // starts that the local search goes on from
-// Of SolveShared for one order: more where they are cheap.
+// Runs of SolveShared for one order: more where they are cheap.
 constexpr double kSharedWorkMax = 1e6;
 constexpr double kSharedRunsMin = 16, kSharedRunsMax = 400;
-constexpr size_t kSearchPatience = 2;  // times the square of the shortlist, without a better order
-constexpr size_t kKicksMax = 3;        // random orders to go on from when patience is at its end
+constexpr size_t kSearchPatience = 2;  // times the shortlist's size squared, without improvement
+constexpr size_t kKicksMax = 3;        // restarts from random orders when patience is exhausted
 
 using Order = std::vector<size_t>;  // of units
 
 class Search {
  public:
-  // `known`: where to go on from, or empty.
+  // `known`: a plan to start from, or empty.
   Search(const PlanProblem& problem, double work_max, bool alone, Pieces known)
       : problem_(problem),
         aim_(AimOf(problem.request().objective)),
@@ -57,18 +57,18 @@ class Search {
     return static_cast<size_t>(std::clamp(kSharedWorkMax / work, kSharedRunsMin, kSharedRunsMax));
   }
   Solution Evaluate(const Order& order);
-  // Its devices, those of a unit in the order in which `pieces` has them, and behind them those
-  // that are in none.
+  // The order's devices, those of a unit in the order of `pieces`, and behind them the devices that
+  // are in no unit.
   Order Candidates(const Order& order, const Pieces& pieces = {}) const;
   Solution EvaluateAlone(const Order& candidates, double work);
-  // Seconds for a layer at the device's fullest, the hop to it from `node` included.
+  // Seconds for a layer when the device is full, the hop to it from `node` included.
   double Score(size_t unit, size_t node) const;
   double ScoreOf(size_t candidate, size_t node) const;
-  // The last point that its devices reach from there, about.
+  // About the last point that the order's devices reach from there.
   size_t Reach(size_t unit, size_t begin) const;
   Order Shortlist(size_t node) const;
   Order Chain(const Order& shortlist) const;
-  // The units of these pieces in their order, each with those that share with it behind, and then
+  // The units of these pieces in their order, each followed by those that share with it, and then
   // the others.
   Order Around(const Pieces& pieces, const Order& others) const;
   void Rebalance(Start* start, double work_max);
@@ -179,7 +179,7 @@ Order Search::Shortlist(size_t node) const {
   return order;
 }
 
-// From the coordinator always to the nearest.
+// A greedy order: from the coordinator always to the nearest.
 Order Search::Chain(const Order& shortlist) const {
   Order left = shortlist, chain;
   while (!left.empty()) {
@@ -221,7 +221,7 @@ Order Search::Around(const Pieces& pieces, const Order& others) const {
   return order;
 }
 
-// A neighbour of `order`: one device elsewhere, two exchanged, or a part turned round.
+// Makes a neighbour of `order`: one device moved, two exchanged, or a part reversed.
 void Move(Order* order, size_t a, size_t b, size_t kind) {
   const auto at = [&](size_t i) { return order->begin() + static_cast<std::ptrdiff_t>(i); };
   switch (kind) {
@@ -253,13 +253,13 @@ void Search::Rebalance(Start* start, double work_max) {
     if (idle == patience) {
       if (++kicks > kKicksMax) break;
       idle = 0;
-      // Far away: what is in use among the others, anywhere.
+      // A distant restart: the devices in use, anywhere among the others.
       for (size_t i = n; i-- > 1;) std::swap(now.order[i], now.order[draw(i + 1)]);
       now.solution = Evaluate(now.order);
     }
     Order order = now.order;
     const Pieces& pieces = now.solution.pieces;
-    // Mostly something that is in use moves.
+    // Mostly a device in use is moved.
     size_t a = draw(n);
     if (!pieces.empty() && draw(4) != 0) {
       const size_t used = units_.unit_of(pieces[draw(pieces.size())].candidate);
@@ -271,7 +271,7 @@ void Search::Rebalance(Start* start, double work_max) {
     Move(&order, a, b, draw(4));
     Solution solution = Evaluate(order);
     if (solution.cost < now.solution.cost) idle = 0;
-    // As good will do: drift.
+    // An equally good order is accepted, too: drift.
     if (solution.cost <= now.solution.cost) now = {std::move(order), std::move(solution)};
     if (now.solution.cost < start->solution.cost) *start = now;
   }
@@ -308,7 +308,7 @@ Solution Search::Run() {
   }
   if (std::none_of(starts.begin(), starts.end(),
                    [](const Start& s) { return s.solution.found(); })) {
-    // Perhaps it takes all there are, the largest first.
+    // The model may need all devices, the largest first.
     Order order(units_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     const auto bytes = [&](size_t unit) {

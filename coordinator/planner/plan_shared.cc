@@ -9,9 +9,9 @@ namespace strata {
 namespace {
 
 // Sums in another order differ by rounding; what differs by less is equal.
-constexpr size_t kDiveMax = 12;  // divisions, each of one thing that is shared
+constexpr size_t kDiveMax = 12;  // divisions, each of one shared resource
 
-// What the stages of each pool take of it together.
+// The uses of each pool by its stages, and their sum.
 struct Shares {
   std::vector<std::pair<size_t, double>> uses;  // candidate, bytes or seconds
   double total = 0;
@@ -42,7 +42,7 @@ struct AllPools {
     }
   }
 
-  // The fullest memory pool that has not room for all, or nullptr.
+  // The memory pool that is overfull the most, or nullptr.
   const Shares* FullMemory(const PlanProblem& problem, double* allowed) const {
     for (const auto& [pool, shares] : memory) {
       *allowed = static_cast<double>(problem.PoolBytes(pool));
@@ -61,24 +61,24 @@ struct AllPools {
 };
 
 // One branch for each device that shares: if all of them together keep to `allowed`, at least one
-// keeps to its part of it, whatever the parts are that sum up to it. In proportion to what they
-// took, each part is less than that, so no branch comes to the same stages again.
-enum class Thing { kMemory, kBandwidth, kCores };
-std::vector<Limits> Branches(const Limits& limits, Thing thing, const Shares& shares,
+// keeps to its part of it, for any parts that sum up to it. With parts in proportion to the uses,
+// each part is less than the use, so no branch finds the same stages again.
+enum class Resource { kMemory, kBandwidth, kCores };
+std::vector<Limits> Branches(const Limits& limits, Resource resource, const Shares& shares,
                              double allowed) {
   std::vector<Limits> branches;
   for (const auto& [candidate, use] : shares.uses) {
     const double part = use * (allowed / shares.total);
     branches.push_back(limits);
     Caps& caps = branches.back().caps[candidate];
-    switch (thing) {
-      case Thing::kMemory:
+    switch (resource) {
+      case Resource::kMemory:
         caps.memory_bytes = std::min(caps.memory_bytes, static_cast<uint64_t>(part));
         break;
-      case Thing::kBandwidth:
+      case Resource::kBandwidth:
         caps.memory_seconds = std::min(caps.memory_seconds, part);
         break;
-      case Thing::kCores:
+      case Resource::kCores:
         caps.seconds = std::min(caps.seconds, part);
         break;
     }
@@ -86,29 +86,29 @@ std::vector<Limits> Branches(const Limits& limits, Thing thing, const Shares& sh
   return branches;
 }
 
-// Branches that forbid what `pieces` do, or none when all is well. `least` is the cost of the best
-// known; for kMax, sharing time makes stages worse rather than impossible.
+// Branches that forbid the overuse in `pieces`, or none when there is none. `least` is the cost of
+// the best known; for kMax, sharing time makes stages worse rather than impossible.
 std::vector<Limits> Divide(const PlanProblem& problem, Aim aim, const Limits& limits,
                            const Pieces& pieces, double least) {
   const AllPools pools(problem, pieces);
   double allowed = 0;
   if (const Shares* full = pools.FullMemory(problem, &allowed); full != nullptr) {
-    return Branches(limits, Thing::kMemory, *full, allowed);
+    return Branches(limits, Resource::kMemory, *full, allowed);
   }
   allowed = limits.pool_s;
   if (aim == Aim::kMax) allowed = std::min(allowed, least * (1 - kRounding));
-  for (const auto& [thing, by_pool] :
-       {std::pair(Thing::kBandwidth, &pools.bandwidth), std::pair(Thing::kCores, &pools.cores)}) {
+  for (const auto& [resource, by_pool] : {std::pair(Resource::kBandwidth, &pools.bandwidth),
+                                          std::pair(Resource::kCores, &pools.cores)}) {
     for (const auto& [pool, shares] : *by_pool) {
       if (shares.uses.size() > 1 && shares.total > allowed) {
-        return Branches(limits, thing, shares, allowed);
+        return Branches(limits, resource, shares, allowed);
       }
     }
   }
   return {};
 }
 
-// Limits under which of each memory pool only one device takes part: the fastest, or the largest.
+// Limits that admit only one device of each memory pool: the fastest, or the largest.
 Limits OneOfEachPool(const PlanProblem& problem, Limits limits, bool fastest) {
   std::map<int, size_t> chosen;
   const auto& candidates = problem.candidates();
@@ -207,7 +207,7 @@ Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
     open.push_back({std::move(solution), tried});
     std::push_heap(open.begin(), open.end(), later);
   };
-  // Straight down to stages that share as they must: all caps of a division at once.
+  // Dives to stages within the shared limits: all caps of a division at once.
   const auto dive = [&](Solution solution, Limits tried) {
     for (size_t depth = 0; depth < kDiveMax && solution.found(); ++depth) {
       const std::vector<Limits> branches = Divide(problem, aim, tried, solution.pieces, best.cost);
@@ -239,7 +239,7 @@ Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
       for (const bool fastest : {true, false}) {
         if (!best.found()) solve(OneOfEachPool(problem, limits, fastest));
       }
-      // What is cheaper than these may still be in the same stages' branches.
+      // A cheaper solution may still be in the branches of these stages.
     }
     if (runs >= options.runs_max) {
       best.is_exact = false;

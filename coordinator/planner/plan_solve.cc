@@ -6,7 +6,7 @@
 namespace strata {
 namespace {
 
-// What candidates' stages look like to the recurrence.
+// A candidate's stages, as the recurrence reads them.
 struct Device {
   std::vector<double> seconds;  // [points], of all layers before; the last with the head
   double overhead_s = 0;
@@ -24,7 +24,8 @@ double Limited(double hop_s, const Limits& limits) {
   return hop_s <= limits.hop_s ? hop_s : kNever;
 }
 
-// Costs of reaching each point: with `device` about to begin there -> with its stage ending there.
+// From the costs of reaching each point with `device` about to begin there, to the costs with its
+// stage ending there.
 void AddStage(const PlanProblem& problem, Aim aim, const Device& device,
               const std::vector<double>& before, double* after) {
   const double* seconds = device.seconds.data();
@@ -49,7 +50,7 @@ void AddStage(const PlanProblem& problem, Aim aim, const Device& device,
   }
 }
 
-// Where the stage of `device` that reaches `end` at least cost begins.
+// The begin of the stage of `device` that reaches `end` at the least cost.
 size_t BestBegin(const PlanProblem& problem, Aim aim, const Device& device,
                  const std::vector<double>& before, size_t end) {
   size_t best = end;
@@ -66,7 +67,7 @@ size_t BestBegin(const PlanProblem& problem, Aim aim, const Device& device,
   return best;
 }
 
-// Costs before a stage, from those after the ones that may precede it.
+// Costs before a stage, from the costs after those that may precede it.
 void AddHop(Aim aim, const double* after, double hop_s, std::vector<double>* before) {
   if (hop_s == kNever) return;
   for (size_t p = 1; p < before->size(); ++p) {

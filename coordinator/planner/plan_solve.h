@@ -1,4 +1,4 @@
-// What stages cost, what they must keep to, and the cheapest of one given order of devices. Over
+// Costs and limits of given stages, and the cheapest stages for one given order of devices. Over
 // all orders: plan_exact.h and plan_search.h. Internal to the planner; pure; any thread.
 #pragma once
 
@@ -32,33 +32,33 @@ struct Limits {
 };
 Limits NoLimits(const PlanProblem& problem);
 
-// Stages and what they cost. `cost` of what SolveOrder gives leaves out what devices share: a
-// lower bound.
+// Stages and their cost. The `cost` from SolveOrder ignores shared resources: a lower bound.
 struct Solution {
   double cost = kNever;
   Pieces pieces;
-  bool is_exact = true;  // the cheapest; false: the search was cut short
-  double gap = 0;        // what costs less by more than this share of `cost` does not exist
+  bool is_exact = true;  // the cheapest; false: the search was stopped early
+  double gap = 0;        // no solution costs less by more than this share of `cost`
   bool found() const { return !pieces.empty(); }
 };
 
-// Cost of these stages, sharing included; kNever when a hop is not possible. Limits and memory are
-// not looked at.
+// The cost of these stages, sharing included; kNever when a hop is not possible. Limits and memory
+// are not checked.
 double CostOf(const PlanProblem& problem, Aim aim, const Pieces& pieces);
-// Whether they keep within memory, that of pools included, and `limits`.
+// Whether the stages keep within memory, that of pools included, and `limits`.
 bool Keeps(const PlanProblem& problem, const Limits& limits, const Pieces& pieces);
 
-// Each device in turn, the one with the most memory first, as many layers as it can hold. Fits, but
-// may not reach the model's end (then nobody's stages might) or have links.
+// Packs each device in turn, the one with the most memory first, with as many layers as it can
+// hold. The stages fit, but may not reach the model's end (then perhaps no stages do) or have
+// links.
 Pieces PackLargestFirst(const PlanProblem& problem);
 
-// The cheapest that takes candidates in this order, skipping any.
+// The cheapest stages that take candidates in this order, skipping any.
 Solution SolveOrder(const PlanProblem& problem, Aim aim, const Limits& limits,
                     absl::Span<const size_t> order);
 
-// Devices that share something, by branch and bound over how much each may get of it. `relaxed`
-// solves without sharing and is called some `runs_max` times at most. `known`, if not empty, are
-// stages that only need to be beaten.
+// Solves with shared resources, by branch and bound over each device's part of them. `relaxed`
+// solves without sharing and is called about `runs_max` times at most. `known`, if not empty, are
+// known stages to beat.
 using Relaxed = absl::FunctionRef<Solution(Aim aim, const Limits& limits)>;
 struct SharedOptions {
   Pieces known;
@@ -67,8 +67,8 @@ struct SharedOptions {
 Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
                      const SharedOptions& options, Relaxed relaxed);
 
-// The best for the request's objective; for kThroughput the least sum among those with the least
-// maximum.
+// The best stages for the request's objective; for kThroughput the least sum among those with the
+// least maximum.
 Solution SolveObjective(const PlanProblem& problem, const SharedOptions& options, Relaxed relaxed);
 
 }  // namespace strata

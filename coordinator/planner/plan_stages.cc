@@ -14,7 +14,7 @@ namespace {
 constexpr double kCapacityRounding = 1e-12;
 constexpr double kEven = 1e-10;  // of a layer
 
-// How many layers fit into so many stages, each of which lies where it takes least.
+// How many layers fit into a number of stages, each of which lies where it uses least.
 class Filling {
  public:
   Filling(const Shared& shared, const std::vector<size_t>& longest) {
@@ -52,8 +52,8 @@ class Filling {
   }
 
  private:
-  // By the number of layers, up to `longest`. The ends of the model take more; what they take
-  // besides a layer is counted apart.
+  // By the number of layers, up to `longest`. The ends of the model use more; their surplus over a
+  // layer is counted apart.
   std::vector<double> LeastOf(const Linear& takes, size_t longest) {
     std::vector<double> before = takes.before;
     const size_t end = before.size() - 1;
@@ -151,7 +151,7 @@ void StageModel::AddShared(const PlanProblem& problem, double seconds_max) {
       };
       Linear* takes = share(&memory, candidate.memory_pool,
                             static_cast<double>(problem.PoolBytes(candidate.memory_pool)), c);
-      // From the middle outwards: whole bytes, so nothing is rounded.
+      // From the middle outwards: whole bytes, so without rounding.
       takes->before.assign(n_points_, 0);
       takes->fixed = static_cast<double>(problem.StageFixedBytes());
       for (size_t p = 2; p < end; ++p) takes->before[p] = bytes(1, p) - takes->fixed;
@@ -168,7 +168,8 @@ void StageModel::AddShared(const PlanProblem& problem, double seconds_max) {
       *share(&cores, candidate.cores_pool, seconds_max, c) = seconds_.stages[c];
     }
   }
-  // Who shares cores and has no more of them than of bandwidth needs no limit for bandwidth.
+  // A resource needs no limit if its users use at least as much of another one of the same
+  // capacity: bandwidth beside cores, say.
   const auto follows = [&](const Shared& shared, const Shared& other) {
     return &shared != &other && shared.capacity == other.capacity &&
            std::all_of(shared.users.begin(), shared.users.end(), [&](size_t c) {
@@ -252,7 +253,7 @@ void StageModel::AddCount(const Shared& shared) {
 }
 
 bool StageModel::MayHoldAll() const {
-  // Of each candidate once: with those that it shares with where that allows the fewest.
+  // Each candidate counts once: in the shared resource that allows the fewest layers.
   std::vector<size_t> by_size(counts_.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   const auto saved = [&](size_t i) {
@@ -307,7 +308,7 @@ void StageModel::FindUniform(const PlanProblem& problem) {
     return true;
   };
   uniform_ = even(problem.points());
-  // What is kept in memory need not be read in a step.
+  // Bytes that are kept in memory need not all be read in a step.
   for (size_t p = 2; p + 1 < last_point(); ++p) {
     uniform_ = uniform_ && problem.StageBytes(p, p + 1) == problem.StageBytes(1, 2);
   }

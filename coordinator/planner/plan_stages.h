@@ -1,7 +1,7 @@
-// A PlanProblem once more, in the shape that the exact planner needs: what a stage costs and what
-// it takes of the things that devices share are linear in its two ends, so that prices can be put
-// on what is shared. The stage with the whole model is left out; it shares with nobody and is
-// looked at alone. Internal to the planner; immutable once made; any thread.
+// A PlanProblem in the form that the exact planner needs: a stage's cost and its use of shared
+// resources are linear in its two ends, so that shared resources can be priced. The stage with the
+// whole model is left out; it shares with no other and is considered separately. Internal to the
+// planner; immutable once made; any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@
 
 namespace strata {
 
-// Of a stage that begins and ends at these points.
+// A value of a stage, linear in the points where it begins and ends.
 struct Linear {
   double fixed = 0;
   std::vector<double> before;  // [points]
   double Of(size_t begin, size_t end) const { return fixed + before[end] - before[begin]; }
 };
 
-// A thing that several candidates share: the sum of what their stages take keeps to the capacity.
+// A resource that several candidates share: the sum of their stages' uses is within the capacity.
 struct Shared {
   double capacity = 0;
   std::vector<size_t> users;  // candidates, ascending
   std::vector<Linear> takes;  // [candidates]; empty `before`: not a user
 };
 
-// What the parts of a path cost; kNever: not allowed. `nodes` are numbered anew, only those with
+// Costs of the parts of a path; kNever: not allowed. `nodes` are numbered anew, only those with
 // candidates.
 struct PathCosts {
   std::vector<Linear> stages;  // [candidates]
@@ -58,30 +58,29 @@ class StageModel {
   const std::vector<Window>& windows(size_t candidate) const { return windows_[candidate]; }
   // Where the windows from `begin` start in windows(); [points + 1].
   const std::vector<uint32_t>& windows_at(size_t candidate) const { return windows_at_[candidate]; }
-  // Candidates before this one, as bits, that differ from it in nothing but the number.
+  // Candidates before this one, as bits, that are equal to it but for the number.
   uint32_t twins_before(size_t candidate) const { return twins_before_[candidate]; }
 
-  // What must be kept to. Things that no plan could use up are not among them.
+  // The resources with limits. Those that no plan could use up are left out.
   const std::vector<Shared>& shared() const { return shared_; }
-  // What follows from `shared` because layers are whole: how many layers fit. For prices.
+  // Limits on the number of layers, which follow from `shared` as layers are whole. For prices.
   const std::vector<Shared>& counts() const { return counts_; }
   size_t n_prices() const { return shared_.size() + counts_.size(); }
   const Shared& Priced(size_t i) const {
     return i < shared_.size() ? shared_[i] : counts_[i - shared_.size()];
   }
 
-  // Whether a stage without the model's first and last segment costs and takes the same wherever it
-  // is.
+  // Whether a stage without the model's first and last segment has the same cost and uses anywhere.
   bool uniform() const { return uniform_; }
 
-  // With a price for the capacity of each shared thing and count; hops and seconds are free when
-  // `free` (what is not allowed stays so).
+  // Costs with a price for the capacity of each shared resource and count; with `free`, hops and
+  // seconds cost nothing (parts that are not allowed stay so).
   PathCosts WithPrices(absl::Span<const double> prices, bool free) const;
-  // The share of its capacity that the stages take of the i-th priced thing.
+  // The share of its capacity that the stages use of the i-th priced resource.
   double Used(size_t i, const Pieces& pieces) const;
   // False: even if stages could lie anywhere, the model's layers would be too many.
   bool MayHoldAll() const;
-  // Nothing that is shared is used up.
+  // Whether the stages keep to the capacities of all shared resources.
   bool Fits(const Pieces& pieces) const;
 
  private:

@@ -6,8 +6,8 @@
 namespace strata {
 namespace {
 
-// What a stage costs that begins at each point, with the best of its ends; `least` has what is left
-// to pay after each end, for kSum with what the stage paid until there.
+// The cost of a stage that begins at each point, with the best of its ends; `least` has the
+// remaining cost after each end, for kSum with the stage's own cost until there.
 void BestStages(Aim aim, const StageModel& model, size_t candidate, const Linear& stage,
                 const RangeMin& least, double* from) {
   const double* before = stage.before.data();
@@ -17,7 +17,7 @@ void BestStages(Aim aim, const StageModel& model, size_t candidate, const Linear
     if (aim == Aim::kSum) {
       best = offset + least.Least(window.first, window.last);
     } else {
-      // The longer, the dearer, and the less is left: the best is where the two meet.
+      // A longer stage costs more and leaves less: the best end is where the two meet.
       size_t low = window.first, high = window.last;
       while (low < high) {
         const size_t middle = (low + high) / 2;
@@ -92,13 +92,13 @@ void PlanTable::AddStage(const PathCosts& costs, size_t candidate, const double*
   BestStages(aim_, *model_, candidate, stage, least_, from);
 }
 
-// The group comes next, and not again.
+// The group comes next, as its only visit.
 void PlanTable::FillGroup(size_t free, size_t g) {
   const Group& group = groups_->list[g];
   for (const size_t entry : group.entries) {
     std::fill_n(Row(&from_, free, entry), n_points_, kNever);
   }
-  if (!groups_->Whole(g, free)) return;
+  if (!groups_->AllFree(g, free)) return;
   const size_t left = free & ~group.bits;
   if (group.members.size() == 1) {
     const size_t entry = group.entries[0];
@@ -111,7 +111,7 @@ void PlanTable::FillGroup(size_t free, size_t g) {
   }
 }
 
-// The group comes next, and was or will be visited at another time, too.
+// The group comes next, with another visit before or after.
 void PlanTable::FillAgain(size_t free, size_t g) {
   const Group& group = groups_->list[g];
   if (group.members.size() == 1) return;
@@ -123,7 +123,7 @@ void PlanTable::FillAgain(size_t free, size_t g) {
   const size_t all = (size_t{1} << n_) - 1;
   if (mine == 0 || (is_first && !group.may_split && free != all)) return;
   const double credit = is_first ? credits_[g] : 0;
-  // What is left after a visit: the rest of the group, to be visited again, or nothing of it.
+  // After a visit, the rest of the group remains to be visited again, or nothing of it.
   const auto after = [&](size_t set, size_t entry) {
     const double* rest = Row(&after_, free & ~set, entry);
     if (is_first) return rest;
@@ -143,7 +143,7 @@ void PlanTable::FillAgain(size_t free, size_t g) {
   }
   for (const VisitBlock& block : parts_[g]) {
     if ((block.set & ~free) != 0) continue;
-    // By any of its nodes in, by any out.
+    // In and out by any of its nodes.
     std::vector<double> out(n_points_, kNever);
     for (const size_t c : group.members) {
       if ((block.set >> c & 1) == 0) continue;
@@ -189,7 +189,7 @@ void PlanTable::FillAfter(size_t free, size_t at) {
       }
     }
   }
-  after[n_points_ - 1] = groups_->AnyPartial(free) ? kNever : costs_->back[node];
+  after[n_points_ - 1] = groups_->AnyPartlyFree(free) ? kNever : costs_->back[node];
 }
 
 void PlanTable::Start(const StageModel& model, const Groups& groups, const PathCosts& costs) {
@@ -229,14 +229,14 @@ double PlanTable::FillAll() {
   }
   const size_t all = (size_t{1} << n_) - 1;
   for (size_t free = 0; free <= all; ++free) {
-    if (priced_ == nullptr ? groups.AnyPartial(free) : !groups.Possible(free)) continue;
+    if (priced_ == nullptr ? groups.AnyPartlyFree(free) : !groups.Possible(free)) continue;
     for (size_t g = 0; g < groups.list.size(); ++g) {
       if ((free & groups.list[g].bits) == 0) continue;
       FillGroup(free, g);
       if (priced_ != nullptr) FillAgain(free, g);
     }
     for (size_t entry = 0; entry < groups.entries.size(); ++entry) {
-      if (!groups.Whole(groups.entries[entry].group, free)) FillAfter(free, entry);
+      if (!groups.AllFree(groups.entries[entry].group, free)) FillAfter(free, entry);
     }
   }
   double best = kNever;
@@ -251,17 +251,17 @@ Visit PlanTable::VisitFrom(size_t free, size_t entry, size_t point, size_t* left
                            size_t* out) const {
   const size_t g = groups_->entries[entry].group;
   const Group& group = groups_->list[g];
-  const bool is_whole = groups_->Whole(g, free);
+  const bool is_whole = groups_->AllFree(g, free);
   Visit visit;
   visit.group = g;
   double least = kNever;
   const auto offer = [&](double cost, size_t gone, size_t at, bool again, VisitFinder& finder,
-                         size_t way) {
-    cost = Join(aim_, cost, After(free & ~gone, at, finder.ways()[way].end));
+                         size_t path) {
+    cost = Join(aim_, cost, After(free & ~gone, at, finder.paths()[path].end));
     if (!(cost < least)) return;
     least = cost;
     visit.again = again;
-    visit.pieces = finder.PiecesOf(way);
+    visit.pieces = finder.PiecesOf(path);
     *left = free & ~gone;
     *out = at;
   };
@@ -270,23 +270,23 @@ Visit PlanTable::VisitFrom(size_t free, size_t entry, size_t point, size_t* left
     VisitFinder finder(*model_, *groups_, g, !single);
     finder.Run(single && priced_ != nullptr ? *priced_ : *costs_, point, group.bits,
                std::vector<double>(group.shared.size(), 0.0));
-    for (size_t i = 0; i < finder.ways().size(); ++i) {
-      const Way& way = finder.ways()[i];
-      if (!finder.Alive(i) || groups_->entry_of[way.first] != entry) continue;
-      offer(way.cost, group.bits, groups_->entry_of[way.last], false, finder, i);
+    for (size_t i = 0; i < finder.paths().size(); ++i) {
+      const VisitPath& path = finder.paths()[i];
+      if (!finder.Alive(i) || groups_->entry_of[path.first] != entry) continue;
+      offer(path.cost, group.bits, groups_->entry_of[path.last], false, finder, i);
     }
   }
   if (priced_ == nullptr || group.members.size() == 1) return visit;
   VisitFinder finder(*model_, *groups_, g, /*strict=*/false);
   finder.Run(*priced_, point, free, {});
-  for (size_t i = 0; i < finder.ways().size(); ++i) {
-    const Way& way = finder.ways()[i];
-    const size_t set = finder.Bits(way);
+  for (size_t i = 0; i < finder.paths().size(); ++i) {
+    const VisitPath& path = finder.paths()[i];
+    const size_t set = finder.Bits(path);
     if (!finder.Alive(i) || (is_whole && set == group.bits)) continue;
-    if (!group.may_split && (is_whole ? point > 0 : way.end + 1 < n_points_)) continue;
+    if (!group.may_split && (is_whole ? point > 0 : path.end + 1 < n_points_)) continue;
     const bool single = std::popcount(set) == 1;
-    if (single && groups_->entry_of[way.first] != entry) continue;
-    const double cost = way.cost - (is_whole ? credits_[g] : 0);
+    if (single && groups_->entry_of[path.first] != entry) continue;
+    const double cost = path.cost - (is_whole ? credits_[g] : 0);
     for (const size_t c : group.members) {
       if ((set >> c & 1) == 0) continue;
       offer(cost, set, groups_->entry_of[c], true, finder, i);

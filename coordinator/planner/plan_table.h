@@ -1,4 +1,4 @@
-// The cheapest ways from every point to the model's end, for every set of candidates that is still
+// The cheapest paths from every point to the model's end, for every set of candidates that is still
 // free: dynamic programming over subsets (Held and Karp 1962, "A dynamic programming approach to
 // sequencing problems", with stages for cities), from the end. A group (plan_visits.h) is visited
 // once, within its limits, or several times at prices on what it shares: a lower bound. Internal to
@@ -39,7 +39,7 @@ class RangeMin {
 struct Visit {
   size_t group = 0;
   bool again = false;  // not the only one of its group
-  Pieces pieces;       // nodes may differ from the entries by which the visit was reckoned
+  Pieces pieces;       // nodes may differ from the entries that the visit's cost is based on
 };
 
 class PlanTable {
@@ -47,24 +47,24 @@ class PlanTable {
   // For at most 16 candidates; some 2^n · n · points · 16 bytes.
   PlanTable(size_t n, size_t n_points);
 
-  // What all fills are about until the next call; used until then.
+  // Sets the problem of all fills until the next call. The arguments outlive that.
   void Start(const StageModel& model, const Groups& groups, const PathCosts& costs);
-  // The cost of the cheapest path that visits each group once; kNever: there is none. kMax: only
-  // where everybody is alone.
+  // The cost of the cheapest path that visits each group once; kNever: there is none. REQUIRES
+  // for kMax: all groups are single candidates.
   double Fill(Aim aim);
-  // Also of those that visit groups again, at these prices (`priced` is the costs with them, used
-  // until the next fill), and of single candidates at these prices too: a lower bound when the
-  // prices of what belongs to no group are taken off.
+  // The same with paths that visit groups again, at these prices (`priced` is the costs with them,
+  // used until the next fill), and with single candidates at these prices, too: a lower bound once
+  // the prices of resources outside groups are subtracted.
   double FillPriced(const PathCosts& priced, absl::Span<const double> prices);
   Pieces Path() const;  // of Fill; empty: there is none
 
-  // Of the last fill, whichever; within a visit that is not its group's only one, limits may be
-  // overdrawn. Empty: there is none.
+  // The visits of the last fill of either kind; a visit that is not its group's only one may exceed
+  // limits. Empty: there is no path.
   std::vector<Visit> Visits() const;
 
-  // What is left to pay at least, with the candidates in `free` not used: at `entry`, which is not
-  // gone on from to its own group, all layers before `point` done; when `entry` comes next; when it
-  // does and its group is left to be visited again, or was.
+  // The least remaining cost, with the candidates in `free` unused and all layers before `point`
+  // done. After: at `entry`, without going on to its own group. From: when `entry` comes next.
+  // Again: when it does and its group is visited again later, or was before.
   double After(size_t free, size_t entry, size_t point) const {
     return after_[(free * n_ + entry) * n_points_ + point];
   }
@@ -74,9 +74,9 @@ class PlanTable {
   double Again(size_t free, size_t entry, size_t point) const {
     return again_.empty() ? kNever : again_[(free * n_ + entry) * n_points_ + point];
   }
-  // Of visits that are their group's only one; of more than two candidates, at least so much.
+  // Visits that are their group's only one; with more than two candidates, lower bounds.
   const std::vector<VisitBlock>& Once(size_t group) const { return once_[group]; }
-  // Credit for a group that is left half used: it is paid back by what its stages take.
+  // Credit for a group that is left partly used: its later stages pay it back.
   double Credit(size_t group) const { return credits_[group]; }
 
  private:
@@ -87,8 +87,8 @@ class PlanTable {
   void FillGroup(size_t free, size_t group);
   void FillAgain(size_t free, size_t group);
   void FillAfter(size_t free, size_t entry);
-  // The visit that From(free, entry, point) was reckoned by, and the candidates and the entry that
-  // are left then.
+  // The visit that From(free, entry, point) is based on, and the candidates and the entry that
+  // remain after it.
   Visit VisitFrom(size_t free, size_t entry, size_t point, size_t* left, size_t* out) const;
   double* Row(std::vector<double>* table, size_t free, size_t entry) const {
     return &(*table)[(free * n_ + entry) * n_points_];

@@ -36,7 +36,7 @@ Units::Units(const PlanProblem& problem, Aim aim, bool alone) : problem_(problem
       if (is_taken[d] || !Share(candidates[c], candidates[d])) continue;
       if (other == c || candidates[d].memory_bytes > candidates[other].memory_bytes) other = d;
     }
-    // The others would be free to overdraw.
+    // The other devices that share could overdraw it: they are left out.
     for (const size_t d : by_speed) {
       if (Share(candidates[c], candidates[d]) || Share(candidates[other], candidates[d])) {
         is_taken[d] = true;
@@ -95,34 +95,34 @@ const std::vector<double>& Units::PairCosts(size_t first, size_t second) {
   return costs;
 }
 
-std::vector<Units::Way> Units::WaysOf(size_t unit) {
-  std::vector<Way> ways;
-  for (const size_t c : units_[unit]) ways.push_back({c, c, nullptr});
+std::vector<Units::UnitPath> Units::PathsOf(size_t unit) {
+  std::vector<UnitPath> paths;
+  for (const size_t c : units_[unit]) paths.push_back({c, c, nullptr});
   if (units_[unit].size() == 2) {
     for (const size_t i : {size_t{0}, size_t{1}}) {
       const size_t first = units_[unit][i], second = units_[unit][1 - i];
-      ways.push_back({first, second, &PairCosts(first, second)});
+      paths.push_back({first, second, &PairCosts(first, second)});
     }
   }
-  return ways;
+  return paths;
 }
 
-void Units::AddWay(const Way& way, const std::vector<double>& before, double* after) const {
+void Units::AddPath(const UnitPath& path, const std::vector<double>& before, double* after) const {
   const size_t n = problem_.points().size();
   for (size_t begin = 0; begin + 1 < n; ++begin) {
     if (before[begin] == kNever) continue;
-    if (way.pair != nullptr) {
-      const double* costs = &(*way.pair)[begin * n];
+    if (path.pair != nullptr) {
+      const double* costs = &(*path.pair)[begin * n];
       for (size_t end = begin + 1; end < n; ++end) {
         const double cost = Join(aim_, before[begin], costs[end]);
         after[end] = cost < after[end] ? cost : after[end];
       }
       continue;
     }
-    const std::vector<double>& seconds = seconds_[way.first];
-    const double offset = problem_.candidates()[way.first].overhead_s - seconds[begin];
+    const std::vector<double>& seconds = seconds_[path.first];
+    const double offset = problem_.candidates()[path.first].overhead_s - seconds[begin];
     for (const auto& [first, stop] : problem_.Runs(begin)) {
-      const size_t last = std::min(stop - 1, latest_[way.first][begin]);
+      const size_t last = std::min(stop - 1, latest_[path.first][begin]);
       for (size_t end = first; end <= last; ++end) {
         const double cost = Join(aim_, before[begin], offset + seconds[end]);
         after[end] = cost < after[end] ? cost : after[end];
@@ -133,49 +133,49 @@ void Units::AddWay(const Way& way, const std::vector<double>& before, double* af
 
 Solution Units::Solve(absl::Span<const size_t> order) {
   const size_t n = problem_.points().size();
-  struct Done {
+  struct UnitVisit {
     size_t unit_at;
-    Way way;
+    UnitPath path;
     std::vector<double> before, after;  // [points]
   };
-  std::vector<Done> done;
-  done.reserve(order.size() * 4);
+  std::vector<UnitVisit> visits;
+  visits.reserve(order.size() * 4);
   Solution best;
   size_t best_at = 0;
   for (size_t at = 0; at < order.size(); ++at) {
-    for (const Way& way : WaysOf(order[at])) {
-      Done next = {at, way, std::vector<double>(n, kNever), std::vector<double>(n, kNever)};
-      next.before[0] = problem_.HopIn(way.first);
-      for (const Done& each : done) {
+    for (const UnitPath& path : PathsOf(order[at])) {
+      UnitVisit next = {at, path, std::vector<double>(n, kNever), std::vector<double>(n, kNever)};
+      next.before[0] = problem_.HopIn(path.first);
+      for (const UnitVisit& each : visits) {
         if (each.unit_at == at) break;
-        const double hop = problem_.Hop(each.way.last, way.first);
+        const double hop = problem_.Hop(each.path.last, path.first);
         if (hop == kNever) continue;
         for (size_t p = 1; p + 1 < n; ++p) {
           const double cost = Join(aim_, each.after[p], hop);
           next.before[p] = cost < next.before[p] ? cost : next.before[p];
         }
       }
-      AddWay(way, next.before, next.after.data());
-      const double cost = Join(aim_, next.after[n - 1], problem_.HopBack(way.last));
+      AddPath(path, next.before, next.after.data());
+      const double cost = Join(aim_, next.after[n - 1], problem_.HopBack(path.last));
       if (cost < best.cost) {
         best.cost = cost;
-        best_at = done.size();
+        best_at = visits.size();
       }
-      done.push_back(std::move(next));
+      visits.push_back(std::move(next));
     }
   }
   if (best.cost == kNever) return best;
   for (size_t at = best_at, end = n - 1; end > 0;) {
-    const Done& last = done[at];
+    const UnitVisit& last = visits[at];
     size_t begin = end, cut = end;
     double least = kNever;
     for (size_t b = 0; b < end; ++b) {
       if (last.before[b] == kNever) continue;
       double cost = kNever;
-      if (last.way.pair != nullptr) {
-        cost = (*last.way.pair)[b * n + end];
-      } else if (end <= latest_[last.way.first][b] && problem_.SizeAllowed(b, end)) {
-        cost = problem_.StageSeconds({last.way.first, b, end});
+      if (last.path.pair != nullptr) {
+        cost = (*last.path.pair)[b * n + end];
+      } else if (end <= latest_[last.path.first][b] && problem_.SizeAllowed(b, end)) {
+        cost = problem_.StageSeconds({last.path.first, b, end});
       }
       cost = Join(aim_, last.before[b], cost);
       if (cost < least) {
@@ -183,31 +183,31 @@ Solution Units::Solve(absl::Span<const size_t> order) {
         begin = b;
       }
     }
-    if (last.way.pair != nullptr) {
+    if (last.path.pair != nullptr) {
       least = kNever;
-      for (size_t c = begin + 1; c < end && c <= latest_[last.way.first][begin]; ++c) {
-        if (end > latest_[last.way.last][c] || !problem_.SizeAllowed(begin, c) ||
+      for (size_t c = begin + 1; c < end && c <= latest_[last.path.first][begin]; ++c) {
+        if (end > latest_[last.path.last][c] || !problem_.SizeAllowed(begin, c) ||
             !problem_.SizeAllowed(c, end)) {
           continue;
         }
-        const double cost = PairCost(last.way.first, last.way.last, begin, c, end);
+        const double cost = PairCost(last.path.first, last.path.last, begin, c, end);
         if (cost < least) {
           least = cost;
           cut = c;
         }
       }
-      best.pieces.push_back({last.way.last, cut, end});
-      best.pieces.push_back({last.way.first, begin, cut});
+      best.pieces.push_back({last.path.last, cut, end});
+      best.pieces.push_back({last.path.first, begin, cut});
     } else {
-      best.pieces.push_back({last.way.first, begin, end});
+      best.pieces.push_back({last.path.first, begin, end});
     }
     end = begin;
     if (begin == 0) break;
     least = kNever;
     size_t previous = at;
-    for (size_t i = 0; i < at && done[i].unit_at < last.unit_at; ++i) {
+    for (size_t i = 0; i < at && visits[i].unit_at < last.unit_at; ++i) {
       const double cost =
-          Join(aim_, done[i].after[begin], problem_.Hop(done[i].way.last, last.way.first));
+          Join(aim_, visits[i].after[begin], problem_.Hop(visits[i].path.last, last.path.first));
       if (cost < least) {
         least = cost;
         previous = i;

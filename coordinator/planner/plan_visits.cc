@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kNoWay = UINT32_MAX;
+constexpr uint32_t kNoPath = UINT32_MAX;
 constexpr double kHopRounding = 1e-12;
 constexpr size_t kCheapMax = 8;    // candidates
 constexpr double kInsertWork = 4;  // steps as of LabelSearch::work_max
@@ -18,7 +18,7 @@ constexpr double kInsertWork = 4;  // steps as of LabelSearch::work_max
 
 Groups::Groups(const StageModel& model, const PathCosts& costs, bool apart) {
   const size_t n = model.n();
-  // The lowest candidate of each that shares with another, directly or not.
+  // For each candidate, the lowest one that it shares with, directly or not.
   std::vector<size_t> root(n);
   std::iota(root.begin(), root.end(), size_t{0});
   for (const Shared& shared : model.shared()) {
@@ -80,8 +80,8 @@ Groups::Groups(const StageModel& model, const PathCosts& costs, bool apart) {
   }
 }
 
-// Whether it is never dearer to move a visit next to another one of the group. Where stages cost
-// the same everywhere only the hops change: `in` … `out` no longer between Z and W, but behind a
+// Whether moving a visit next to another visit of the group never costs more. Where stages cost the
+// same everywhere only the hops change: `in` … `out` is no longer between Z and W, but behind a
 // stage at `at` that Y follows, or before one that follows Y.
 bool Groups::JoiningPays(const StageModel& model, const PathCosts& costs,
                          const Group& group) const {
@@ -92,7 +92,7 @@ bool Groups::JoiningPays(const StageModel& model, const PathCosts& costs,
   for (const Entry& entry : entries) {
     (&list[entry.group] == &group ? own : others).push_back(entry.candidate);
   }
-  // What the change costs at most; ways that are not there need no change.
+  // The most that the change costs; links that do not exist need no change.
   const auto more = [](double now, double before) {
     return before == kNever ? -kNever : now - before;
   };
@@ -130,7 +130,7 @@ void VisitTable::Run(absl::Span<const Linear* const> stages, const PathCosts* ho
                      absl::Span<const size_t> end_max) {
   std::fill(rows_.begin(), rows_.end(), kNever);
   const size_t n = group_.members.size();
-  // A stage of this member from `point`, after a visit that cost so much.
+  // Adds a stage of `member` from `point`, after a visit of cost `cost`.
   const auto add = [&](size_t member, size_t point, double cost, size_t most, double* row) {
     const size_t c = group_.members[member];
     const std::vector<uint32_t>& at = model_.windows_at(c);
@@ -187,7 +187,7 @@ VisitFinder::VisitFinder(const StageModel& model, const Groups& groups, size_t g
       strict_(strict),
       heads_((size_t{1} << group_.members.size()) * group_.entries.size() * group_.entries.size() *
                  model.n_points(),
-             kNoWay),
+             kNoPath),
       port_(model.n()) {
   for (const size_t c : group_.members) {
     port_[c] = static_cast<size_t>(
@@ -196,74 +196,74 @@ VisitFinder::VisitFinder(const StageModel& model, const Groups& groups, size_t g
   }
 }
 
-size_t VisitFinder::Bits(const Way& way) const {
+size_t VisitFinder::Bits(const VisitPath& path) const {
   size_t bits = 0;
   for (size_t i = 0; i < group_.members.size(); ++i) {
-    if ((way.set >> i & 1) != 0) bits |= size_t{1} << group_.members[i];
+    if ((path.set >> i & 1) != 0) bits |= size_t{1} << group_.members[i];
   }
   return bits;
 }
 
-Pieces VisitFinder::PiecesOf(size_t way) const {
+Pieces VisitFinder::PiecesOf(size_t path) const {
   Pieces pieces;
-  for (uint32_t at = static_cast<uint32_t>(way); at != kNoWay; at = ways_[at].parent) {
-    pieces.push_back({ways_[at].last, ways_[at].begin, ways_[at].end});
+  for (uint32_t at = static_cast<uint32_t>(path); at != kNoPath; at = paths_[at].parent) {
+    pieces.push_back({paths_[at].last, paths_[at].begin, paths_[at].end});
   }
   std::reverse(pieces.begin(), pieces.end());
   return pieces;
 }
 
-uint32_t* VisitFinder::Head(const Way& way) {
+uint32_t* VisitFinder::Head(const VisitPath& path) {
   const size_t n_ports = group_.entries.size();
-  return &heads_[((way.set * n_ports + port_[way.first]) * n_ports + port_[way.last]) *
+  return &heads_[((path.set * n_ports + port_[path.first]) * n_ports + port_[path.last]) *
                      model_.n_points() +
-                 way.end];
+                 path.end];
 }
 
-void VisitFinder::Insert(const Way& way) {
+void VisitFinder::Insert(const VisitPath& path) {
   work_ += kInsertWork;
-  uint32_t* head = Head(way);
-  const auto no_more = [](const Way& a, const Way& b) {
+  uint32_t* head = Head(path);
+  const auto no_more = [](const VisitPath& a, const VisitPath& b) {
     for (size_t i = 0; i < kGroupSharedMax; ++i) {
       if (a.taken[i] > b.taken[i]) return false;
     }
     return a.cost <= b.cost;
   };
-  for (uint32_t* at = head; *at != kNoWay;) {
-    if (no_more(ways_[*at], way)) return;
-    if (no_more(way, ways_[*at])) {
+  for (uint32_t* at = head; *at != kNoPath;) {
+    if (no_more(paths_[*at], path)) return;
+    if (no_more(path, paths_[*at])) {
       alive_[*at] = false;
-      *at = ways_[*at].next;
+      *at = paths_[*at].next;
     } else {
-      at = &ways_[*at].next;
+      at = &paths_[*at].next;
     }
   }
-  ways_.push_back(way);
-  ways_.back().next = *head;
-  *head = static_cast<uint32_t>(ways_.size() - 1);
+  paths_.push_back(path);
+  paths_.back().next = *head;
+  *head = static_cast<uint32_t>(paths_.size() - 1);
   alive_.push_back(true);
 }
 
 void VisitFinder::Extend(const PathCosts& costs, uint32_t from, size_t begin, size_t member,
                          absl::Span<const double> taken) {
   const size_t c = group_.members[member];
-  Way way;
+  VisitPath path;
   double hop = 0;
-  if (from == kNoWay) {
-    way.first = static_cast<uint8_t>(c);
-    if (strict_) std::copy(taken.begin(), taken.end(), way.taken.begin());
+  if (from == kNoPath) {
+    path.first = static_cast<uint8_t>(c);
+    if (strict_) std::copy(taken.begin(), taken.end(), path.taken.begin());
   } else {
-    way = ways_[from];
-    hop = costs.hops[model_.node(way.last) * model_.n() + c];
+    path = paths_[from];
+    hop = costs.hops[model_.node(path.last) * model_.n() + c];
     if (hop == kNever) return;
   }
-  way.parent = from;
-  way.begin = static_cast<uint32_t>(begin);
-  way.last = static_cast<uint8_t>(c);
-  way.set |= 1u << member;
+  path.parent = from;
+  path.begin = static_cast<uint32_t>(begin);
+  path.last = static_cast<uint8_t>(c);
+  path.set |= 1u << member;
   const Linear& stage = costs.stages[c];
-  const double cost = way.cost + hop;
-  const std::array<double, kGroupSharedMax> before = way.taken;
+  const double cost = path.cost + hop;
+  const std::array<double, kGroupSharedMax> before = path.taken;
   const std::vector<uint32_t>& windows = model_.windows_at(c);
   for (size_t i = windows[begin]; i < windows[begin + 1]; ++i) {
     const Window& window = model_.windows(c)[i];
@@ -271,34 +271,34 @@ void VisitFinder::Extend(const PathCosts& costs, uint32_t from, size_t begin, si
       for (size_t k = 0; strict_ && k < group_.shared.size(); ++k) {
         const Shared& shared = model_.shared()[group_.shared[k]];
         if (shared.takes[c].before.empty()) continue;
-        way.taken[k] = before[k] + shared.takes[c].Of(begin, end);
-        if (way.taken[k] > shared.capacity) return;
+        path.taken[k] = before[k] + shared.takes[c].Of(begin, end);
+        if (path.taken[k] > shared.capacity) return;
       }
-      way.cost = cost + stage.Of(begin, end);
-      way.end = static_cast<uint32_t>(end);
-      Insert(way);
+      path.cost = cost + stage.Of(begin, end);
+      path.end = static_cast<uint32_t>(end);
+      Insert(path);
     }
   }
 }
 
 void VisitFinder::Run(const PathCosts& costs, size_t begin, size_t free,
                       absl::Span<const double> taken) {
-  for (const Way& way : ways_) *Head(way) = kNoWay;
-  ways_.clear();
+  for (const VisitPath& path : paths_) *Head(path) = kNoPath;
+  paths_.clear();
   alive_.clear();
   work_ = 0;
   const size_t n = group_.members.size();
   for (size_t i = 0; i < n; ++i) {
-    if ((free >> group_.members[i] & 1) != 0) Extend(costs, kNoWay, begin, i, taken);
+    if ((free >> group_.members[i] & 1) != 0) Extend(costs, kNoPath, begin, i, taken);
   }
-  // Ways of more stages are found later, but dominated ones must not be gone on from: by stages.
-  for (size_t at = 0; at < ways_.size(); ++at) {
+  // By number of stages: longer paths are found later, and dominated ones must not be extended.
+  for (size_t at = 0; at < paths_.size(); ++at) {
     if (!alive_[at]) continue;
-    const Way way = ways_[at];
-    if (way.end == model_.last_point()) continue;
+    const VisitPath path = paths_[at];
+    if (path.end == model_.last_point()) continue;
     for (size_t i = 0; i < n; ++i) {
-      if ((way.set >> i & 1) != 0 || (free >> group_.members[i] & 1) == 0) continue;
-      Extend(costs, static_cast<uint32_t>(at), way.end, i, taken);
+      if ((path.set >> i & 1) != 0 || (free >> group_.members[i] & 1) == 0) continue;
+      Extend(costs, static_cast<uint32_t>(at), path.end, i, taken);
     }
   }
 }

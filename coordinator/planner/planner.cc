@@ -47,13 +47,13 @@ absl::Status Check(const PlanRequest& request) {
   const std::vector<uint32_t>& cuts = request.rule.cut_points;
   if (!std::is_sorted(cuts.begin(), cuts.end(), std::less_equal<>()) ||
       (!cuts.empty() && (cuts.front() == 0 || cuts.back() >= request.costs->n_layer()))) {
-    return absl::InvalidArgumentError("the cut points are not those of the model");
+    return absl::InvalidArgumentError("the cut points do not match the model");
   }
   const int n_pools = static_cast<int>(request.memory_pools.size());
   for (const PlanDevice& device : request.devices) {
     if (device.node >= n_nodes || device.memory_pool >= n_pools || device.memory_pool < kOwnPool) {
       return absl::InvalidArgumentError(
-          absl::StrCat("device ", device.name, " is of a node or pool that is not there"));
+          absl::StrCat("device ", device.name, " names a node or pool that does not exist"));
     }
   }
   for (const PlanNode& node : request.nodes) {
@@ -61,7 +61,7 @@ absl::Status Check(const PlanRequest& request) {
     const bool is_sum = std::is_sorted(fetched.begin(), fetched.end());
     if (!fetched.empty() && (fetched.size() != request.costs->n_layer() + size_t{1} || !is_sum)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("what ", node.name, " would have to fetch is not told by layers"));
+          absl::StrCat("the bytes that ", node.name, " would fetch are not given for each layer"));
     }
   }
   for (const std::string& place : request.exclude) {
@@ -98,7 +98,7 @@ Solution Solve(const PlanProblem& problem) {
   const size_t n = problem.candidates().size();
   if (n == 0) return {};
   if (n > kExactDevicesMax || problem.request().search_only) return SearchPlan(problem);
-  // What is found quickly spares the exact planner everything that is worse.
+  // A plan that is found quickly lets the exact planner prune everything that is worse.
   Pieces known = SearchPlan(problem, kSeedWork).pieces;
   const auto& candidates = problem.candidates();
   if (std::any_of(candidates.begin(), candidates.end(), Shares)) {
@@ -150,9 +150,10 @@ double StageSeconds(const PlanRequest& request, const PlannedStage& stage, const
   return seconds;
 }
 
-// As what each stage sends, and how long that takes it. Returns the request with what was chosen.
-PlanRequest ChooseSent(const PlanRequest& request, const StepShape& step,
-                       std::vector<PlannedStage>* stages) {
+// Chooses the type in which each stage sends, and predicts the hops with it. Returns the request
+// with these choices.
+PlanRequest ChooseActivationTypes(const PlanRequest& request, const StepShape& step,
+                                  std::vector<PlannedStage>* stages) {
   PlanRequest sent = request;
   const size_t n_nodes = request.nodes.size();
   if (request.activations.is_auto) sent.link_activations.resize(n_nodes * n_nodes);
@@ -167,8 +168,8 @@ PlanRequest ChooseSent(const PlanRequest& request, const StepShape& step,
     const size_t to = request.devices[next.device].node;
     if (device.node == to) continue;
     const auto stage_s = [&](uint32_t rows) {
-      const StepShape of_one_text = PromptStep(rows, step.positions);
-      return StageSeconds(request, stage, of_one_text);
+      const StepShape of_one_sequence = PromptStep(rows, step.positions);
+      return StageSeconds(request, stage, of_one_sequence);
     };
     const PlanLink& link = request.Link(device.node, to);
     stage.sends = ChooseActivations({.bytes_per_s = link.bytes_per_s,
@@ -215,7 +216,7 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
     plan.stages.push_back(stage);
   }
   plan.back_s = problem.HopBack(pieces.back().candidate);
-  const PlanRequest sent = ChooseSent(request, problem.step(), &plan.stages);
+  const PlanRequest sent = ChooseActivationTypes(request, problem.step(), &plan.stages);
   const uint32_t positions = problem.step().positions;
   for (size_t i = 0; i < kPlanBatches.size(); ++i) {
     plan.times[i] =
@@ -240,7 +241,7 @@ std::string PlaceName(const PlanRequest& request, size_t device) {
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   if (absl::Status status = Check(request); !status.ok()) return status;
-  absl::Status why;  // it does not fit without experts elsewhere
+  absl::Status why;  // the reason if it does not fit without experts elsewhere
   const MoePlan placed = PlaceMoe(request, [&](const PlanProblem& problem) {
     Solution solution;
     if (request.assignments.empty()) {
@@ -264,16 +265,16 @@ absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request,
   if (absl::Status status = Check(request); !status.ok()) return status;
   const PlanProblem problem(request, StepOf(request));
   const Pieces stay = KeptPieces(problem, kept);
-  if (stay.empty()) return absl::NotFoundError("no stage that is loaded can stay");
+  if (stay.empty()) return absl::NotFoundError("none of the loaded stages can stay");
   Solution solution;
   solution.pieces = FillGaps(problem, stay);
   if (solution.pieces.empty()) {
-    return absl::NotFoundError("the other layers find no room around the stages that are loaded");
+    return absl::NotFoundError("there is no room for the other layers around the loaded stages");
   }
   solution.is_exact = false;
   solution.gap = 1;
   PlanRequest plain = request;
-  plain.with_hints = false;  // they are about plans made from nothing
+  plain.with_hints = false;  // hints are about new plans
   // Stages of one device take turns.
   for (const Piece& piece : solution.pieces) {
     const size_t device = problem.candidates()[piece.candidate].device;

@@ -1,10 +1,10 @@
-// Which devices take part, in which order, and where the model is cut: the plan with the least
-// predicted time (cost_model.h) among those that fit. Pure; any thread; takes up to seconds of
-// compute, so never on a loop.
+// Chooses the devices, their order and the cuts of the model: the plan with the least predicted
+// time (cost_model.h) among those that fit. Pure; any thread; takes up to seconds of compute, so
+// never on a loop.
 //
-// Up to kExactDevicesMax devices the answer is exact, with a proof (plan_exact.h): dynamic
-// programming over subsets of devices, where those of a machine that share memory, bandwidth or
-// cores are one step. Where the proof would take too long, Plan::gap says how far off it may be.
+// Up to kExactDevicesMax devices the result is exact, with a proof (plan_exact.h): dynamic
+// programming over subsets of devices, where the devices of a machine that share memory, bandwidth
+// or cores are one step. Where the proof would take too long, Plan::gap bounds the distance.
 // Above that it is a bounded search over orders of devices (plan_search.h). Same request, same
 // plan.
 #pragma once
@@ -22,14 +22,14 @@ inline constexpr size_t kExactDevicesMax = 12;
 
 // kInvalidArgument: the request contradicts itself, or names a node, device or layer that is not
 // there, by name; kFailedPrecondition: an assignment that the architecture does not allow, or no
-// way between the nodes; kResourceExhausted: it does not fit, with the bytes that are missing and
-// where.
+// link between the nodes; kResourceExhausted: the model does not fit, with the bytes that are
+// missing and where.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
-// The plan in which as many of `kept` as possible stay, and only the layers that none of them has
-// are placed (plan_keep.h); a device may have several stages then. The request counts the memory of
-// `kept` as free, and assigns nothing by hand. kNotFound: none of them can stay, or the rest finds
-// no room around them; else as MakePlan().
+// The plan in which as many stages of `kept` as possible stay, and only the layers that none of
+// them has are placed (plan_keep.h); a device may have several stages then. The request counts the
+// memory of `kept` as free, and assigns nothing by hand. kNotFound: none of them can stay, or there
+// is no room for the rest around them; else as MakePlan().
 absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request, const std::vector<KeptStage>& kept);
 
 // "node-1" or, where the node has several devices, "node-1/CUDA0".

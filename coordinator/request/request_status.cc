@@ -34,8 +34,8 @@ std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
 }
 
 absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
-  // Of a view: Cord's constructor from a string has another name in clang than in gcc, which built
-  // the library.
+  // From a view: Cord's constructor from a string is mangled otherwise by clang than by gcc, which
+  // built the library.
   const std::string text = absl::StrCat(retry_after_ms);
   status.SetPayload(kRetryAfterMs, absl::Cord(absl::string_view(text)));
   return status;

@@ -29,7 +29,7 @@ void AddTimings(const wire::Result& result, std::vector<StageTotal>* totals) {
   }
 }
 
-// What its context begins with, however often it is shifted.
+// Tokens at the beginning of its context that stay however often it is shifted.
 uint32_t KeptTokens(const GenerationRequest& request) {
   return std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
 }
@@ -37,7 +37,7 @@ uint32_t KeptTokens(const GenerationRequest& request) {
 }  // namespace
 
 absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) {
-  if (stages.empty()) return absl::InvalidArgumentError("a pipeline without stages");
+  if (stages.empty()) return absl::InvalidArgumentError("the pipeline has no stages");
   PipelineFacts facts;
   facts.n_stages = static_cast<uint32_t>(stages.size());
   facts.n_ctx = stages[0].n_ctx();
@@ -49,7 +49,7 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
   for (const wire::StageInfo& stage : stages) {
     if (stage.n_ctx() == 0 || stage.n_seq_max() == 0 || stage.n_batch() == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("stage ", stage.stage(), " does not say how much it takes"));
+          absl::StrCat("stage ", stage.stage(), " does not report its limits"));
     }
     if (stage.n_ctx() != facts.n_ctx || stage.n_seq_max() != facts.n_slots) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -75,7 +75,7 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
 
 absl::Status Scheduler::Impl::Check(const GenerationRequest& request) const {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
-  // Where a text has filled its context, the last token needs no place there.
+  // Where a sequence has filled its context, the last token needs no place there.
   const size_t length = request.prompt.size() + request.generated.size();
   const size_t needs_place = length - (request.generated.empty() ? 0 : 1);
   if (request.prompt.size() > facts.n_ctx || (needs_place > facts.n_ctx && !CanShift(request))) {
@@ -91,13 +91,13 @@ absl::Status Scheduler::Impl::Check(const GenerationRequest& request) const {
     }
   }
   if (!request.mirostat_mu.empty() && request.mirostat_mu.size() != request.generated.size()) {
-    return absl::InvalidArgumentError("mirostat_mu is not one value for each generated token");
+    return absl::InvalidArgumentError("mirostat_mu needs one value for each generated token");
   }
   return absl::OkStatus();
 }
 
 int64_t Scheduler::Impl::RetryAfter() const {
-  const double rounds = static_cast<double>(n_waiting + resumed.size() + 1) / facts.n_slots;
+  const double rounds = static_cast<double>(n_waiting + preempted.size() + 1) / facts.n_slots;
   return std::clamp(static_cast<int64_t>(rounds * request_us / 1000), kRetryAfterMinMs,
                     kRetryAfterMaxMs);
 }
@@ -107,31 +107,31 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
   const auto found = clients.find(request.client);
   const size_t of_client = found == clients.end() ? 0 : found->second.waiting.size();
   const auto client_max = std::max<size_t>(1, static_cast<size_t>(policy.queue_max * kClientShare));
-  const size_t n_queued = n_waiting + resumed.size();
+  const size_t n_queued = n_waiting + preempted.size();
   if (n_queued >= policy.queue_max || of_client >= client_max) {
     ++stats.requests_refused;
     absl::Status full = WithRetryAfterMs(
-        absl::ResourceExhaustedError(absl::StrCat(n_queued, " requests wait, ", of_client,
-                                                  " of them of this client; try again later")),
+        absl::ResourceExhaustedError(absl::StrCat(n_queued, " requests are waiting, ", of_client,
+                                                  " of them from this client; try again later")),
         RetryAfter());
     return of_client >= client_max ? AsOfOneClient(std::move(full)) : full;
   }
   const uint64_t id = ++last_request;
   ++stats.requests;
   Client& client = clients[request.client];
-  // Who comes back is served after those who waited meanwhile.
+  // A client that comes back is served after those that waited meanwhile.
   if (client.n_requests == 0) client.admitted = client.chunk = ++last_tick;
   ++client.n_requests;
 
   Request& r = requests[id];
   r.id = id;
-  r.text = request.prompt;
-  r.text.insert(r.text.end(), request.generated.begin(), request.generated.end());
+  r.tokens = request.prompt;
+  r.tokens.insert(r.tokens.end(), request.generated.begin(), request.generated.end());
   r.mu = request.mirostat_mu;
   const uint32_t n_generated = static_cast<uint32_t>(request.generated.size());
   r.is_fed_again = n_generated > 0;
   if (r.is_fed_again) {
-    resumed.push_back(id);
+    preempted.push_back(id);
   } else {
     client.waiting.push_back(id);
     ++n_waiting;
@@ -142,7 +142,7 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
   r.usage.prompt_stages.resize(facts.n_stages);
   r.usage.decode_stages.resize(facts.n_stages);
   r.added_us = now_us;
-  r.asked = std::move(request);
+  r.input = std::move(request);
   if (r.tokens_left == 0 || IsFull(r)) {
     End(id, absl::OkStatus(), FinishReason::kLength, Leave::kDrop, now_us);
   }
@@ -152,13 +152,13 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
 void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason, Leave leave,
                           int64_t now_us) {
   Request& r = requests.at(id);
-  const auto client = clients.find(r.asked.client);
+  const auto client = clients.find(r.input.client);
   if (r.slot >= 0) {
     slots.Release(r.slot, leave == Leave::kKeep);
     std::erase(running, id);
     const auto took_us = static_cast<double>(now_us - r.admitted_us);
     request_us = request_us == 0 ? took_us : request_us + (took_us - request_us) / 8;
-  } else if (std::erase(resumed, id) == 0) {
+  } else if (std::erase(preempted, id) == 0) {
     n_waiting -= static_cast<uint32_t>(std::erase(client->second.waiting, id));
   }
   if (r.admitted_us < 0) r.usage.queued_us = now_us - r.added_us;
@@ -188,10 +188,10 @@ void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep
     costs.Observe(timing.stage(), flight.timing.rows,
                   int64_t{timing.compute_us()} + timing.sample_us());
   }
-  for (const BatchSlice& part : flight.parts) {
-    Request* r = OwnerOf(part);
+  for (const BatchSlice& slice : flight.slices) {
+    Request* r = OwnerOf(slice);
     if (r == nullptr) continue;
-    AddTimings(result, part.is_prompt ? &r->usage.prompt_stages : &r->usage.decode_stages);
+    AddTimings(result, slice.is_prompt ? &r->usage.prompt_stages : &r->usage.decode_stages);
   }
 }
 
@@ -201,31 +201,31 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
   for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
   stats.checkpoints_used += flight.restored.size();
   int next_token = 0;
-  for (const BatchSlice& part : flight.parts) {
+  for (const BatchSlice& slice : flight.slices) {
     const auto error =
         std::find_if(result.errors().begin(), result.errors().end(),
-                     [&](const wire::SlotError& e) { return e.slot() == part.slot; });
+                     [&](const wire::SlotError& e) { return e.slot() == slice.slot; });
     const bool has_error = error != result.errors().end();
     const wire::SampledToken* token = nullptr;
-    if (part.samples && !has_error) {
-      if (next_token == result.tokens_size() || result.tokens(next_token).slot() != part.slot) {
+    if (slice.samples && !has_error) {
+      if (next_token == result.tokens_size() || result.tokens(next_token).slot() != slice.slot) {
         return TakeFailure(flight, absl::InternalError("the last stage left out a token"), now_us);
       }
       token = &result.tokens(next_token++);
     }
-    slots.Confirm(part.slot, part.generation, part.end);
-    Request* r = OwnerOf(part);
+    slots.Confirm(slice.slot, slice.generation, slice.end);
+    Request* r = OwnerOf(slice);
     if (r == nullptr) continue;
-    if (r->SequencePosition(part.end) >= r->failed_at) {
-      r->alone = false;
+    if (r->SequencePosition(slice.end) >= r->failed_at) {
+      r->quarantined = false;
       r->failures = r->failed_at = 0;
     }
     if (has_error) {
       End(r->id, FromWire(error->status()), FinishReason::kLength, Leave::kKeep, now_us);
     } else if (token != nullptr) {
       TakeToken(r, *token, now_us);
-    } else if (slots.slot(part.slot).confirmed == facts.n_ctx) {
-      ShiftContext(r);  // as it was, when the text was written
+    } else if (slots.slot(slice.slot).confirmed == facts.n_ctx) {
+      ShiftContext(r);  // where it was shifted when the sequence was generated
     }
   }
 }
@@ -241,8 +241,8 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   }
   r.pipelines_broken = 0;
   r.is_fed_again = false;
-  r.text.push_back(token.token());
-  if (r.asked.sampler.mirostat() != 0) r.mu.push_back(token.mirostat_mu());
+  r.tokens.push_back(token.token());
+  if (r.input.sampler.mirostat() != 0) r.mu.push_back(token.mirostat_mu());
   r.ready = ++last_tick;
   --r.tokens_left;
   ++r.usage.tokens;
@@ -258,7 +258,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
 }
 
 bool Scheduler::Impl::CanShift(const GenerationRequest& request) const {
-  // What one shifts is rounded again, and so may be what others have beside it.
+  // A shift rounds its cells again, and may round those of other requests beside them.
   return request.shift_context && !policy.exact && facts.cache.shift && facts.cache.trim &&
          KeptTokens(request) + 2 <= facts.n_ctx;
 }
@@ -288,7 +288,7 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
 bool Scheduler::Impl::Resume(const PipelineFacts& pipeline) {
   if (!in_flight.empty() || !slots.Resume(pipeline)) return false;
   BeginPipeline(pipeline);
-  // What the last stage knew of their texts is not in its caches.
+  // The last stage's state of their sequences is not in its caches.
   for (const uint64_t id : running) requests.at(id).needs_open = true;
   return true;
 }
@@ -298,30 +298,30 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t
   BeginPipeline(pipeline);
   std::set<uint64_t> in_steps;
   for (const InFlightStep& flight : in_flight) {
-    for (const BatchSlice& part : flight.parts) in_steps.insert(part.request);
+    for (const BatchSlice& slice : flight.slices) in_steps.insert(slice.request);
   }
   in_flight.clear();
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     Request& r = requests.at(*id);
     r.slot = -1;
     FeedAgain(&r);
-    r.is_fed_again = r.text.size() > r.asked.prompt.size();
+    r.is_fed_again = r.tokens.size() > r.input.prompt.size();
     if (broke && in_steps.contains(*id)) ++r.pipelines_broken;
-    resumed.push_front(*id);
+    preempted.push_front(*id);
   }
   running.clear();
   std::vector<std::pair<uint64_t, absl::Status>> ended;
   for (auto& [id, r] : requests) {
-    r.alone = false;
+    r.quarantined = false;
     r.failures = r.failed_at = 0;
     if (IsFull(r)) {
-      ended.emplace_back(
-          id, absl::ResourceExhaustedError(absl::StrCat(
-                  "the text has ", r.text.size(), " tokens; the context is now ", facts.n_ctx)));
+      ended.emplace_back(id, absl::ResourceExhaustedError(
+                                 absl::StrCat("the request has ", r.tokens.size(),
+                                              " tokens; the context is now ", facts.n_ctx)));
     } else if (r.pipelines_broken >= policy.pipelines_broken_max) {
       ended.emplace_back(
           id, absl::AbortedError(absl::StrCat("the stages failed ", policy.pipelines_broken_max,
-                                              " times while this text was being written")));
+                                              " times while this request was running")));
     }
   }
   for (const auto& [id, status] : ended) {
@@ -356,7 +356,7 @@ void Scheduler::OnResult(const wire::Result& result, int64_t now_us) {
     if (flight.step_id == result.step_id()) {
       impl_->TakeResult(result, flight, now_us);
     } else {
-      impl_->TakeFailure(flight, absl::DataLossError("no result came"), now_us);
+      impl_->TakeFailure(flight, absl::DataLossError("the step has no result"), now_us);
     }
   }
 }
@@ -373,7 +373,7 @@ void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
 }
 
 void Scheduler::OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us) {
-  // It is the last one, unless the pipeline became another meanwhile.
+  // It is the last one, unless the pipeline was replaced meanwhile.
   if (impl_->in_flight.empty() || impl_->in_flight.back().step_id != step_id) return;
   const Impl::InFlightStep flight = std::move(impl_->in_flight.back());
   impl_->in_flight.pop_back();
@@ -401,7 +401,7 @@ bool Scheduler::idle() const { return impl_->requests.empty(); }
 
 SchedulerStats Scheduler::Stats() const {
   SchedulerStats stats = impl_->stats;
-  stats.waiting = impl_->n_waiting + static_cast<uint32_t>(impl_->resumed.size());
+  stats.waiting = impl_->n_waiting + static_cast<uint32_t>(impl_->preempted.size());
   stats.running = static_cast<uint32_t>(impl_->running.size());
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();

@@ -1,9 +1,9 @@
-// Continuous batching: says which rows of which sequences go into the next step of a pipeline. A
+// Continuous batching: decides which rows of which sequences go into the next step of a pipeline. A
 // state machine without I/O, threads or a clock, so that a simulation can run it; GenerationEngine
 // feeds it. Times are microseconds of any clock that never goes back.
 //
-// A sequence is its prompt, its settings and its tokens so far. What stands of it in the KV caches
-// is only a saving: after a failed step, or in another pipeline (Restart), it is fed again.
+// A sequence is its prompt, its settings and its tokens so far. Its part of the KV caches is only a
+// saving: after a failed step, or in another pipeline (Restart), the sequence is fed again.
 //
 //   while (auto step = scheduler.NextStep(now_us)) pipeline->Submit(*step);
 //   scheduler.OnResult(result, now_us);           // in the order of the steps
@@ -30,7 +30,7 @@ struct SchedulerEvent {
     GenerationUsage usage;
   };
   uint64_t request = 0;
-  wire::SampledToken token;  // unless it is the end
+  wire::SampledToken token;  // if `end` is empty
   std::optional<End> end;
 };
 
@@ -50,31 +50,31 @@ class Scheduler {
   enum class Leave { kDrop, kKeep };
   void Cancel(uint64_t request, Leave leave, int64_t now_us);
 
-  // The next step to submit, or nothing to do until something happens. Steps are numbered from 1 as
-  // Pipeline::Submit() numbers them; each must be submitted, in this order.
+  // The next step to submit; nullopt: nothing to do until something happens. Steps are numbered
+  // from 1 as Pipeline::Submit() numbers them; each must be submitted, in this order.
   std::optional<wire::Step> NextStep(int64_t now_us);
 
-  // What came back of the steps, in their order. What is out of order or malformed is taken as a
-  // failure of that step.
+  // The outcomes of the steps, in their order. A result that is out of order or malformed counts as
+  // a failure of its step.
   void OnResult(const wire::Result& result, int64_t now_us);
   void OnStepError(const wire::StepError& error, int64_t now_us);
-  // A step that no stage has seen, and none will.
+  // The step was not sent, and no stage will see it.
   void OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us);
 
-  // The pipeline is another one now, with nothing in flight. Where its caches are as before, and
-  // nothing was in flight in the one before, everybody goes on; else everybody who ran is fed
-  // again, and goes on where the text was. `broke`: the one before was lost, not given up for this
-  // one. Requests that do not fit into it end with kResourceExhausted, those that
-  // SchedulerPolicy::pipelines_broken_max gives up with kAborted. True: nobody is fed again.
+  // Continues on a new pipeline, with nothing in flight. Where its caches hold what the old one's
+  // held, and the old one had nothing in flight, all requests go on; else every running request is
+  // fed again and goes on from its last token. `broke`: the old pipeline was lost, not given up for
+  // this one. Requests that do not fit into the new one end with kResourceExhausted, those over
+  // SchedulerPolicy::pipelines_broken_max with kAborted. True: no request is fed again.
   bool Restart(const PipelineFacts& facts, SlotContents contents, bool broke, int64_t now_us);
 
   // Ends every request with `status`.
   void EndAll(const absl::Status& status, int64_t now_us);
 
-  // What happened since the last call, in order.
+  // The events since the last call, in order.
   std::vector<SchedulerEvent> TakeEvents();
 
-  bool idle() const;  // nobody waits or runs
+  bool idle() const;  // no request waits or runs
   SchedulerStats Stats() const;
 
  private:

@@ -1,5 +1,5 @@
-// Inside of the scheduler: requests and where they stand. scheduler.cc takes what comes in,
-// scheduler_step.cc forms steps, scheduler_failure.cc recovers what failed steps leave behind.
+// The scheduler's internals: requests and their states. scheduler.cc takes requests and results,
+// scheduler_step.cc forms steps, scheduler_failure.cc recovers from failed steps.
 #pragma once
 
 #include <algorithm>
@@ -20,41 +20,42 @@ namespace strata {
 struct Scheduler::Impl {
   struct Request {
     uint64_t id = 0;
-    GenerationRequest asked;
-    std::vector<int32_t> text;  // prompt, generated
-    std::vector<float> mu;      // mirostat's running value after each generated token
+    GenerationRequest input;
+    std::vector<int32_t> tokens;  // prompt, generated
+    std::vector<float> mu;        // mirostat's running value after each generated token
     uint32_t tokens_left = 0;
-    // Behind the first `keep` tokens, position in the text minus position in the KV cache: rises
-    // when its context is shifted, and is 0 again when it loses its place there.
+    // Behind the first `keep` tokens, position in the sequence minus position in the KV cache:
+    // rises when its context is shifted, and is 0 again when its KV is lost.
     uint32_t offset = 0;
     uint32_t keep = 0;
 
     // While it has a slot.
     int32_t slot = -1;
-    bool needs_open = false;  // the last stage does not have the text
+    bool needs_open = false;  // the last stage does not have the sequence
     uint64_t admitted = 0;    // rises
     uint64_t ready = 0;       // rises; when its next token could first be fed
-    // It was being written when stages or a coordinator were lost, and has had no token since.
+    // It was being generated when stages or a coordinator were lost, and has had no token since.
     bool is_fed_again = false;
-    // Prompt positions after which the KV is worth keeping, rising.
+    // Prompt positions behind which a checkpoint is saved, rising.
     std::vector<uint32_t> checkpoints;
 
-    // It was in a step that failed, whose rows of it ended at `failed_at` in the text. `alone`: in
-    // steps of its own, until it is past that, to see whose fault it is; `failures` of these.
-    bool alone = false;
+    // It was in a step that failed, where its rows ended at `failed_at` in the sequence.
+    // `quarantined`: it runs in steps of its own until it is past that, to find the cause;
+    // `failures` of these.
+    bool quarantined = false;
     uint32_t failures = 0;
     uint32_t failed_at = 0;
-    uint32_t pipelines_broken = 0;  // that it ran in, since its last token
+    uint32_t pipelines_broken = 0;  // while it ran in them, since its last token
 
     GenerationUsage usage;
     int64_t added_us = 0;
     int64_t admitted_us = -1;
     int64_t first_us = -1;
 
-    // What the KV cache would hold of it, had a context no end.
-    uint32_t kv_length() const { return static_cast<uint32_t>(text.size()) - offset; }
+    // Positions that its KV would take if the context had no end.
+    uint32_t kv_length() const { return static_cast<uint32_t>(tokens.size()) - offset; }
     int32_t KvToken(uint32_t position) const {
-      return text[position < keep ? position : position + offset];
+      return tokens[position < keep ? position : position + offset];
     }
     uint32_t SequencePosition(uint32_t position) const {
       return position <= keep ? position : position + offset;
@@ -74,16 +75,16 @@ struct Scheduler::Impl {
 
   struct InFlightStep {
     uint64_t step_id = 0;
-    StepUnderWay timing;
+    PendingStep timing;
     uint32_t decode_rows = 0;
-    std::vector<BatchSlice> parts;
+    std::vector<BatchSlice> slices;
     std::vector<std::pair<int32_t, uint64_t>> edited;  // slot, its generation after the edits
-    // Checkpoint, which of its saves: those that the step makes, and goes back to.
+    // Checkpoint and the number of its save: those that the step saves, and those it restores.
     std::vector<std::pair<uint32_t, uint64_t>> saved;
     std::vector<std::pair<uint32_t, uint64_t>> restored;
   };
 
-  // Requests of one client that wait, and whose turn it is: the client served longest ago.
+  // Waiting requests of one client. The client that was served longest ago has the next turn.
   struct Client {
     std::deque<uint64_t> waiting;
     uint32_t n_requests = 0;  // waiting or running
@@ -97,7 +98,7 @@ struct Scheduler::Impl {
     stats.stages.resize(facts.n_stages);
   }
 
-  // A sequence has no more room than all have together.
+  // A sequence has no more room than all slots have together.
   void LimitContext() {
     facts.n_ctx = static_cast<uint32_t>(std::min<uint64_t>(facts.n_ctx, slots.cells_max()));
   }
@@ -110,16 +111,16 @@ struct Scheduler::Impl {
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
   void TakeTimings(const wire::Result& result, const InFlightStep& flight);
   bool CanShift(const GenerationRequest& request) const;
-  // Prompt and answer fill the context, which cannot be shifted. The last token of such a text has
-  // no place in the cache, and needs none.
+  // Prompt and output fill the context, which cannot be shifted. The last token of such a sequence
+  // has no place in the cache, and needs none.
   bool IsFull(const Request& request) const {
-    return request.kv_length() >= facts.n_ctx && !CanShift(request.asked);
+    return request.kv_length() >= facts.n_ctx && !CanShift(request.input);
   }
-  // Its slot is full.
+  // REQUIRES: its slot is full.
   void ShiftContext(Request* request);
   void End(uint64_t id, absl::Status status, FinishReason reason, Leave leave, int64_t now_us);
   void BeginPipeline(const PipelineFacts& pipeline);
-  // False, and nothing has changed: the slots are no use to it.
+  // False, and nothing has changed: the new pipeline cannot use the slots.
   bool Resume(const PipelineFacts& pipeline);
   void Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us);
   int64_t RetryAfter() const;
@@ -130,22 +131,22 @@ struct Scheduler::Impl {
   std::optional<wire::Step> NextStep(int64_t now_us);
   void Admit(int64_t now_us);
   bool Place(Request* request, int64_t now_us);
-  // `known` tokens of its prompt were somewhere in a slot before it took its own.
+  // `known` tokens of its prompt were in some slot before it took its own.
   void PlanCheckpoints(Request* request, uint32_t known);
   void AddDecodes(Builder* step);
   void AddPrompts(Builder* step, int64_t now_us);
-  void AddAlone(Builder* step);
-  // Rows of one request, whose turn it is; SchedulerPolicy::exact.
+  void AddQuarantined(Builder* step);
+  // Rows of the one request whose turn it is; SchedulerPolicy::exact.
   void AddExact(Builder* step);
-  // Where the rows end that are fed from `begin` on.
+  // The end of the rows that are fed from `begin` on.
   uint32_t ExactEnd(const Request& request, uint32_t begin) const;
   uint32_t AddRows(Builder* step, Request* request, uint32_t rows_max);
-  uint32_t NDecoding() const;  // texts whose next row is a token of their own
+  uint32_t NDecoding() const;  // requests past their prompt, whose next step has one row
   uint32_t PromptRows(const Builder& step, const Request& next, int64_t now_us) const;
   Request* NextPrompt(const Builder& step);
   void MakeCells(std::vector<Request*>* rows);
   void Preempt(Request* request);
-  // Whether more of its beginning than can be had now is being fed for another.
+  // Whether another request is feeding more of the same beginning than a cache can give now.
   bool WaitsForPrefix(const Request& request) const;
   // How far its slot is to be filled: up to its last token, or to where its context is shifted.
   uint32_t Goal(const Request& request) const { return std::min(request.kv_length(), facts.n_ctx); }
@@ -154,9 +155,9 @@ struct Scheduler::Impl {
   }
   wire::SequenceOpen OpenOf(const Request& request) const;
 
-  // Nothing of it stands in the caches: it is fed from its first token, and its context is shifted
-  // where it was, so that what is written next depends on what it would have. It may lose its slot
-  // for want of room.
+  // Its KV is lost: it is fed from its first token, and its context is shifted where it was before,
+  // so that the next tokens depend on the same KV as they would have. It may lose its slot for want
+  // of room.
   void FeedAgain(Request* request);
 
   // scheduler_failure.cc
@@ -164,18 +165,18 @@ struct Scheduler::Impl {
   void LoseSlot(int32_t slot, uint64_t generation, bool lost);
   void Blame(const InFlightStep& flight, const absl::Status& status, int64_t now_us);
 
-  // Whether a part still speaks of what stands in its slot.
-  bool IsCurrent(const BatchSlice& part) const {
-    return slots.slot(part.slot).generation == part.generation;
+  // Whether its slot has not started anew since the slice was formed.
+  bool IsCurrent(const BatchSlice& slice) const {
+    return slots.slot(slice.slot).generation == slice.generation;
   }
   Request* Find(uint64_t id) {
     const auto found = requests.find(id);
     return found == requests.end() ? nullptr : &found->second;
   }
-  // The request that a part fed rows of, if it is still so.
-  Request* OwnerOf(const BatchSlice& part) {
-    return IsCurrent(part) && slots.slot(part.slot).owner == part.request ? Find(part.request)
-                                                                          : nullptr;
+  // The request whose rows the slice has, if it still owns the slot.
+  Request* OwnerOf(const BatchSlice& slice) {
+    return IsCurrent(slice) && slots.slot(slice.slot).owner == slice.request ? Find(slice.request)
+                                                                             : nullptr;
   }
 
   PipelineFacts facts;
@@ -184,9 +185,9 @@ struct Scheduler::Impl {
   StepCosts costs;
   std::map<uint64_t, Request> requests;  // at most queue_max + n_slots
   std::vector<uint64_t> running;         // have a slot; in the order of admission, at most n_slots
-  // Lost their slot, here or with another coordinator, and are let in before all others; those of
-  // another coordinator at most until there are queue_max requests without a slot.
-  std::deque<uint64_t> resumed;
+  // Lost their slot, here or with another coordinator, and are admitted before all others; those of
+  // another coordinator only up to queue_max requests without a slot.
+  std::deque<uint64_t> preempted;
   std::map<std::string, Client> clients;  // with at least one request
   uint32_t n_waiting = 0;                 // in clients' queues
   std::deque<InFlightStep> in_flight;     // at most in_flight_max()
@@ -194,12 +195,12 @@ struct Scheduler::Impl {
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
   uint32_t prompt_steps = 0;         // since the last one that carried decodes
-  uint64_t last_failed_behind = 0;   // the last step that was under way when one failed
+  uint64_t last_failed_behind = 0;   // the last step in flight when one failed
   uint64_t last_request = 0;
-  uint64_t last_tick = 0;  // of everything that rises
+  uint64_t last_tick = 0;  // source of all values that rise
   int64_t last_result_us = 0;
   uint32_t edit_failures = 0;  // steps with edits only that failed, one after the other
-  double request_us = 0;       // running mean of what a request takes from its slot to its end
+  double request_us = 0;       // running mean of a request's time from its slot to its end
   SchedulerStats stats;
 };
 

@@ -1,5 +1,5 @@
-// How the scheduler forms steps: who gets a slot, which sequences decode together, and how many
-// rows of whose prompts ride along.
+// How the scheduler forms steps: which requests get a slot, which sequences decode together, and
+// how many rows of which prompts ride along.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -13,24 +13,25 @@
 namespace strata {
 namespace {
 
-// Beside decodes, while nothing is known of how long steps take.
+// Rows of prompts beside decodes while the steps' durations are not known.
 constexpr uint32_t kFirstChunkTokens = 16;
-// How much of what a token may wait behind prompts is used on average: steps take now more, now
-// less. With this much, 19 tokens of 20 keep to the limit where the speed changes by 1.4 times
-// every few seconds.
+// The share of the limit on a token's wait behind prompts that is used on average: steps vary. With
+// this much, 19 tokens of 20 keep to the limit where the speed changes by 1.4 times every few
+// seconds.
 constexpr int64_t kMeanWaitPercent = 75;
-// And by a step of prompts only at most: the decodes behind it find out how long it really took.
+// The share that a step of prompts only may use: the decodes behind it get its real duration.
 constexpr int64_t kPromptStepPercent = 90;
-// Room that is left for each sequence that runs when another one is let in, so that they do not
-// push each other out at once.
+// Cells left free for each running sequence when another one is admitted, so that they do not
+// preempt each other at once.
 constexpr uint32_t kHeadroomTokens = 16;
-// A checkpoint so far before a prompt's end: what follows is the turn's own opening, which the next
-// prompt may have otherwise.
+// The distance of a checkpoint from the prompt's end: the tokens behind it open the turn, which may
+// differ in the next prompt.
 constexpr uint32_t kCheckpointBeforeEnd = 16;
 constexpr uint32_t kCheckpointTokensMin = 64;
-// So long a beginning that another text feeds is waited for rather than fed again.
+// A beginning of so many tokens that another request is feeding is waited for rather than fed
+// again.
 constexpr uint32_t kPrefixWorthWaiting = 64;
-// Of texts that open in one step, all of which is one frame's header (kFrameHeaderBytesMax).
+// Of all sequences that open in one step, which is one frame's header (kFrameHeaderBytesMax).
 constexpr size_t kOpenBytesMax = 8 << 20;
 
 }  // namespace
@@ -44,21 +45,21 @@ struct Scheduler::Impl::Builder {
 
   uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
   bool Has(uint64_t request) const {
-    return std::any_of(flight.parts.begin(), flight.parts.end(),
-                       [&](const BatchSlice& part) { return part.request == request; });
+    return std::any_of(flight.slices.begin(), flight.slices.end(),
+                       [&](const BatchSlice& slice) { return slice.request == request; });
   }
 };
 
 wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
   wire::SequenceOpen open;
   open.set_slot(r.slot);
-  const auto prompt_end = r.text.begin() + static_cast<int64_t>(r.asked.prompt.size());
-  open.mutable_prompt()->Add(r.text.begin(), prompt_end);
-  open.mutable_generated()->Add(prompt_end, r.text.end());
-  *open.mutable_sampler() = r.asked.sampler;
+  const auto prompt_end = r.tokens.begin() + static_cast<int64_t>(r.input.prompt.size());
+  open.mutable_prompt()->Add(r.tokens.begin(), prompt_end);
+  open.mutable_generated()->Add(prompt_end, r.tokens.end());
+  *open.mutable_sampler() = r.input.sampler;
   open.mutable_mirostat_mu()->Add(r.mu.begin(), r.mu.end());
   open.set_sequence_offset(static_cast<int32_t>(r.offset));
-  open.set_request_id(PlainRequestId(r.asked.id));
+  open.set_request_id(PlainRequestId(r.input.id));
   return open;
 }
 
@@ -97,18 +98,18 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
     b->to_checkpoint.push_back(r.slot);
   }
   const bool is_prompt = r.first_us < 0 || end - begin > 1 || !samples;
-  b->flight.parts.push_back({.request = r.id,
-                             .slot = r.slot,
-                             .generation = slots.slot(r.slot).generation,
-                             .end = end,
-                             .samples = samples,
-                             .is_prompt = is_prompt});
+  b->flight.slices.push_back({.request = r.id,
+                              .slot = r.slot,
+                              .generation = slots.slot(r.slot).generation,
+                              .end = end,
+                              .samples = samples,
+                              .is_prompt = is_prompt});
   b->flight.timing.samples += samples ? 1 : 0;
   return end - begin;
 }
 
 uint32_t Scheduler::Impl::ExactEnd(const Request& r, uint32_t begin) const {
-  const auto prompt = static_cast<uint32_t>(r.asked.prompt.size());
+  const auto prompt = static_cast<uint32_t>(r.input.prompt.size());
   if (r.SequencePosition(begin) >= prompt) return begin + 1;
   const uint32_t chunk = ExactChunk(facts, policy);
   return std::min(prompt, (begin / chunk + 1) * chunk);
@@ -119,7 +120,7 @@ void Scheduler::Impl::Preempt(Request* r) {
   std::erase(running, r->id);
   r->slot = -1;
   FeedAgain(r);
-  resumed.push_front(r->id);
+  preempted.push_front(r->id);
   ++stats.preemptions;
 }
 
@@ -128,7 +129,7 @@ void Scheduler::Impl::FeedAgain(Request* request) {
   const bool was_shifted = std::exchange(r.offset, 0) != 0;
   r.needs_open = true;
   if (r.slot < 0 || !was_shifted) return;
-  // It had less than a whole context, and will have that first.
+  // It claimed less than a whole context, and needs a whole one before it is shifted again.
   const uint32_t claim = slots.slot(r.slot).claim;
   if (claim >= Goal(r)) return;
   if (slots.MakeRoom(Goal(r) - claim)) {
@@ -138,8 +139,8 @@ void Scheduler::Impl::FeedAgain(Request* request) {
   }
 }
 
-// Room for one more row of each of these, of which some lose their slot to the others: whoever came
-// last goes first.
+// Makes room for one more row of each of these requests. Where cells are short, the request that
+// was admitted last is preempted first, and leaves `rows`.
 void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
   while (!rows->empty()) {
     const auto n_cells = std::count_if(rows->begin(), rows->end(), [&](const Request* r) {
@@ -158,8 +159,8 @@ void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
   r.checkpoints.clear();
   if (!slots.wants_checkpoints()) return;
   const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
-  // Where the prompt leaves a text that is known, others will leave it too.
-  const auto length = static_cast<uint32_t>(r.asked.prompt.size());
+  // Where this prompt parts from a known sequence, others will part too.
+  const auto length = static_cast<uint32_t>(r.input.prompt.size());
   if (known > cached && known >= std::max(policy.prefix_tokens_min, 1u) && known < length) {
     r.checkpoints.push_back(known);
   }
@@ -170,14 +171,14 @@ void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
 
 bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   Request& r = *request;
-  const absl::Span<const int32_t> kv = absl::MakeConstSpan(r.text).first(Goal(r));
+  const absl::Span<const int32_t> kv = absl::MakeConstSpan(r.tokens).first(Goal(r));
   const uint64_t headroom = running.size() * kHeadroomTokens;
   if (!running.empty() && slots.cells_owned() + kv.size() + headroom > slots.cells_max() &&
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
     return false;
   }
-  const uint32_t known = slots.KnownPrefix(r.asked.prompt);
-  const auto place = slots.Acquire(r.id, kv, CanShift(r.asked));
+  const uint32_t known = slots.KnownPrefix(r.input.prompt);
+  const auto place = slots.Acquire(r.id, kv, CanShift(r.input));
   if (!place) return false;
   r.slot = place->slot;
   r.needs_open = true;
@@ -194,19 +195,19 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   return true;
 }
 
-// To feed the same tokens twice would take both longer.
+// Feeding the same tokens twice would delay both requests.
 bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
   const bool can_copy = facts.cache.copy && facts.cache.trim && facts.cache.window_tokens == 0;
-  if (!policy.keep_prefixes || !can_copy || CanShift(request.asked)) return false;
+  if (!policy.keep_prefixes || !can_copy || CanShift(request.input)) return false;
   std::optional<uint32_t> cached;
   return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
     const Request& other = requests.at(id);
-    if (CanShift(other.asked) || (request.is_fed_again && !other.is_fed_again)) return false;
-    const std::vector<int32_t>&a = request.text, &b = other.text;
+    if (CanShift(other.input) || (request.is_fed_again && !other.is_fed_again)) return false;
+    const std::vector<int32_t>&a = request.tokens, &b = other.tokens;
     const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
     auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
     if (policy.exact) {
-      shared = std::min(shared, static_cast<uint32_t>(other.asked.prompt.size()));
+      shared = std::min(shared, static_cast<uint32_t>(other.input.prompt.size()));
       shared -= shared % ExactChunk(facts, policy);
     }
     if (shared < kPrefixWorthWaiting || slots.slot(other.slot).confirmed >= shared) return false;
@@ -217,22 +218,23 @@ bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
 
 void Scheduler::Impl::Admit(int64_t now_us) {
   while (running.size() < facts.n_slots) {
-    const auto next = std::find_if(resumed.begin(), resumed.end(), [this](uint64_t id) {
+    const auto next = std::find_if(preempted.begin(), preempted.end(), [this](uint64_t id) {
       return !WaitsForPrefix(requests.at(id));
     });
-    if (next != resumed.end()) {
+    if (next != preempted.end()) {
       if (!Place(&requests.at(*next), now_us)) return;
-      resumed.erase(next);
+      preempted.erase(next);
       continue;
     }
-    // Those that had slots get them before others do.
-    if (running.size() + resumed.size() >= facts.n_slots) return;
+    // Preempted requests get their slots before new ones do.
+    if (running.size() + preempted.size() >= facts.n_slots) return;
     Client* turn = nullptr;
     for (auto& [name, client] : clients) {
       if (client.waiting.empty() || WaitsForPrefix(requests.at(client.waiting.front()))) continue;
       if (turn == nullptr || client.admitted < turn->admitted) turn = &client;
     }
-    // Who does not fit is waited for: small requests would keep a large one out for ever.
+    // A request that does not fit blocks the others: small ones would keep a large one out for
+    // ever.
     if (turn == nullptr || !Place(&requests.at(turn->waiting.front()), now_us)) return;
     turn->waiting.pop_front();
     turn->admitted = ++last_tick;
@@ -246,13 +248,12 @@ uint32_t Scheduler::Impl::NDecoding() const {
   }));
 }
 
-// With n stages, decodes go in n groups of about the same size: while one is in a stage, the others
-// are in the others.
+// With n stages, decodes go in n groups of about the same size, so that each stage has one.
 void Scheduler::Impl::AddDecodes(Builder* b) {
-  const auto n_groups_under_way =
+  const auto n_groups_in_flight =
       std::count_if(in_flight.begin(), in_flight.end(),
                     [](const InFlightStep& flight) { return flight.timing.samples > 0; });
-  if (n_groups_under_way >= facts.n_stages) return;
+  if (n_groups_in_flight >= facts.n_stages) return;
   std::vector<Request*> ready;
   for (uint64_t id : running) {
     Request& r = requests.at(id);
@@ -287,37 +288,37 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
   } else if (b.rows() == 0 && in_flight.size() >= facts.n_stages) {
     return 0;  // no stage is without work
   }
-  const bool prompts_under_way = std::any_of(
+  const bool prompts_in_flight = std::any_of(
       in_flight.begin(), in_flight.end(),
       [](const InFlightStep& flight) { return flight.timing.rows > flight.decode_rows; });
-  if (!costs.known()) return prompts_under_way ? 0 : std::min(rows_max, kFirstChunkTokens);
+  if (!costs.known()) return prompts_in_flight ? 0 : std::min(rows_max, kFirstChunkTokens);
   const int64_t wait_us =
       int64_t{next.is_fed_again ? policy.refeed_wait_ms : policy.prompt_wait_ms} * 1000;
   const int64_t most_us = b.rows() > 0 ? wait_us : wait_us * kPromptStepPercent / 100;
-  std::vector<StepUnderWay> under_way;
-  for (const InFlightStep& flight : in_flight) under_way.push_back(flight.timing);
+  std::vector<PendingStep> pending;
+  for (const InFlightStep& flight : in_flight) pending.push_back(flight.timing);
   const uint32_t rows = ChunkWithin(costs, {.now_us = now_us,
                                             .last_result_us = last_result_us,
-                                            .in_flight = under_way,
+                                            .in_flight = pending,
                                             .decode_rows = b.rows(),
                                             .chunk_max = rows_max,
                                             .n_apart = n_apart,
                                             .wait_us = most_us,
                                             .mean_wait_us = wait_us * kMeanWaitPercent / 100});
-  // Prompts go on, however slow the stages are.
+  // Prompts make progress, however slow the stages are.
   const bool is_due = in_flight.empty() || last_step_id >= last_prompt_step_id + in_flight_max();
   return rows == 0 && is_due ? std::min(rows_max, 1u) : rows;
 }
 
-// The prompt of the client whose turn it is; of one client's, the one that came first. Texts that
-// are fed again come before new ones.
+// The prompt of the client whose turn it is; of one client's, the one that came first. Sequences
+// that are fed again come before new ones.
 Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
   Request* next = nullptr;
   uint64_t turn = 0;
   for (uint64_t id : running) {
     Request& r = requests.at(id);
     if (b.Has(id) || Remaining(r) < 2) continue;
-    const uint64_t chunk = clients.at(r.asked.client).chunk;
+    const uint64_t chunk = clients.at(r.input.client).chunk;
     const bool is_first =
         next == nullptr || (r.is_fed_again == next->is_fed_again ? chunk < turn : r.is_fed_again);
     if (is_first) {
@@ -338,15 +339,15 @@ void Scheduler::Impl::AddPrompts(Builder* b, int64_t now_us) {
     if (rows == 0) return;
     left -= rows;
     b->prompt_rows += rows;
-    clients.at(r->asked.client).chunk = ++last_tick;
+    clients.at(r->input.client).chunk = ++last_tick;
   }
 }
 
-void Scheduler::Impl::AddAlone(Builder* b) {
+void Scheduler::Impl::AddQuarantined(Builder* b) {
   std::vector<Request*> first;
   for (uint64_t id : running) {
     Request& r = requests.at(id);
-    if (!r.alone || Remaining(r) == 0) continue;
+    if (!r.quarantined || Remaining(r) == 0) continue;
     first = {&r};
     break;
   }
@@ -364,18 +365,18 @@ void Scheduler::Impl::AddExact(Builder* b) {
     if (Remaining(r) == 1 && (next.empty() || r.ready < next[0]->ready)) next = {&r};
   }
   Request* const prompt = NextPrompt(*b);
-  // A chunk of a prompt for each round of the texts that decode, or where none is ready: then as
+  // A chunk of a prompt for each round of the decoding requests, or where none is ready: then as
   // many at a time as there are stages that would be idle.
   const uint32_t n_decoding = NDecoding();
-  const auto prompts_under_way = static_cast<uint32_t>(std::count_if(
+  const auto prompts_in_flight = static_cast<uint32_t>(std::count_if(
       in_flight.begin(), in_flight.end(),
       [](const InFlightStep& flight) { return flight.timing.rows > flight.decode_rows; }));
   const uint32_t prompts_max =
       n_decoding == 0 ? in_flight_max() : facts.n_stages - std::min(facts.n_stages - 1, n_decoding);
   const bool is_due = next.empty() || last_step_id >= last_prompt_step_id + n_decoding;
-  if (prompt != nullptr && is_due && prompts_under_way < prompts_max) {
+  if (prompt != nullptr && is_due && prompts_in_flight < prompts_max) {
     b->prompt_rows = AddRows(b, prompt, facts.n_batch);
-    clients.at(prompt->asked.client).chunk = ++last_tick;
+    clients.at(prompt->input.client).chunk = ++last_tick;
     if (b->prompt_rows > 0) return;
   }
   MakeCells(&next);
@@ -384,17 +385,18 @@ void Scheduler::Impl::AddExact(Builder* b) {
 
 std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   if (in_flight.size() >= in_flight_max()) return std::nullopt;
-  // What was under way when a step failed fails where it goes on from there. Steps that mix what
-  // was fed anew with more of what is yet to fail would let one failure follow the other for ever.
+  // Steps in flight when a step failed fail too where they continue its sequences. New steps that
+  // mix rows fed again with rows of sequences that are yet to fail would make failures follow each
+  // other for ever.
   if (!in_flight.empty() && in_flight.front().step_id <= last_failed_behind) return std::nullopt;
   Admit(now_us);
   Builder b;
-  // Whoever is tried alone has the pipeline alone, so that its failure touches nobody else's rows.
-  const bool is_trying = std::any_of(running.begin(), running.end(),
-                                     [&](uint64_t id) { return requests.at(id).alone; });
-  if (is_trying) {
+  // A quarantined request has the pipeline alone, so that its failure touches no other rows.
+  const bool has_quarantined = std::any_of(
+      running.begin(), running.end(), [&](uint64_t id) { return requests.at(id).quarantined; });
+  if (has_quarantined) {
     if (!in_flight.empty()) return std::nullopt;
-    AddAlone(&b);
+    AddQuarantined(&b);
   } else if (policy.exact) {
     AddExact(&b);
   } else {

@@ -1,4 +1,4 @@
-// What the scheduler knows of its pipeline, how it is told to behave, and what it tells of itself.
+// The scheduler's pipeline facts, policy and statistics.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 
 namespace strata {
 
-// The pipeline, as all its stages can do it.
+// The abilities and limits that all stages of the pipeline share.
 struct PipelineFacts {
   uint32_t n_stages = 1;
   uint32_t n_ctx = 512;        // positions per sequence
-  uint32_t n_slots = 1;        // sequences that stand in the caches at a time, kept ones included
+  uint32_t n_slots = 1;        // sequences in the caches at a time, kept ones included
   uint32_t n_batch = 512;      // rows per step
   uint32_t kv_cells = 0;       // positions of all slots together; 0: n_ctx × n_slots
   uint32_t n_vocab = 0;        // 0: not known
@@ -29,10 +29,10 @@ struct PipelineFacts {
   CacheAbility cache;
 };
 
-// kInvalidArgument: a stage does not say, or they differ where they must not.
+// kInvalidArgument: a stage does not report its limits, or the stages disagree on them.
 absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages);
 
-// What the slots of a pipeline's stages hold when it begins.
+// The contents of the slots of a pipeline's stages when it begins.
 enum class SlotContents {
   kNothing,
   kAsBefore,  // in every stage what the stages of the pipeline before held, all steps done
@@ -42,24 +42,24 @@ enum class SlotContents {
 struct SchedulerPolicy {
   uint32_t steps_in_flight_max =
       0;                        // 0: one more than stages, so that none waits for the coordinator
-  uint32_t chunk_tokens = 128;  // rows of a step that carries prompts while nobody decodes
-  // And more, where that has them done sooner and no stage takes longer for a step; 0: never.
+  uint32_t chunk_tokens = 128;  // rows of a step that carries prompts while no request decodes
+  // And more, where prompts are done sooner with it and no stage takes longer for a step; 0: never.
   uint32_t chunk_ms = 100;
-  // How much longer than the batch itself takes may anybody's next token wait behind prompts.
+  // How much longer than the batch itself takes a request's next token may wait behind prompts.
   uint32_t prompt_wait_ms = 100;
-  // And behind texts that are fed again because stages or their coordinator were lost: all stopped
-  // then, and the last one to go on counts.
+  // And behind sequences that are fed again because stages or their coordinator were lost: all
+  // stopped then, and the last one to go on counts.
   uint32_t refeed_wait_ms = 1000;
   uint32_t queue_max = 256;  // requests that wait for a slot
-  // So many pipelines may break in a row while a text is in their steps; then it may be what breaks
-  // them, and is given up.
+  // So many pipelines may break in a row while a request is in their steps; then the request may be
+  // the cause, and is given up.
   uint32_t pipelines_broken_max = 3;
   bool keep_prefixes = true;
   uint32_t prefix_tokens_min = 16;  // shorter ones are not worth a kept sequence
-  // What is computed for a text does not depend on others, to the last bit: a step has rows of one
-  // request; prompts are cut at multiples of ExactChunk(), and what was generated is fed a row at a
-  // time, also where a text is fed again; of what is kept only such chunks of prompts are used, and
-  // no checkpoints; and no context is shifted. Stages have a cache for each slot
+  // The results for a request do not depend on other requests, to the last bit: a step has rows of
+  // one request; prompts are cut at multiples of ExactChunk(), and generated tokens are fed a row
+  // at a time, also where a sequence is fed again; of kept sequences only such chunks of prompts
+  // are reused, and no checkpoints; and no context is shifted. Stages have a cache for each slot
   // (CacheSpec::exact).
   bool exact = false;
 };
@@ -71,7 +71,7 @@ inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& po
 inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,
                                                               32, 64, 128, 256, 512};
 
-// Gauges of now and counters since the start.
+// Current gauges, and counters since the start.
 struct SchedulerStats {
   uint32_t waiting = 0;
   uint32_t running = 0;
@@ -95,7 +95,7 @@ struct SchedulerStats {
   uint64_t checkpoints_used = 0;
   uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;
-  // Of about the last ten seconds, by stage; empty: not known.
+  // Over about the last ten seconds, by stage; empty: not known.
   std::vector<double> idle_share;
   uint64_t bytes_returned = 0;  // of frames from the last stage
 };

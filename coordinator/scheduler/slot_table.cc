@@ -38,7 +38,7 @@ void SlotTable::Reset(int32_t slot) {
   ClaimWhatIsThere(&s);
   s.tokens.clear();
   s.confirmed = 0;
-  s.whole = 0;
+  s.chunked = 0;
   s.shifted = false;
   s.shared = false;
   s.copied_from = {-1, 0};
@@ -65,7 +65,7 @@ void SlotTable::RollBack(int32_t slot) {
   Slot& s = slots_[slot];
   ClaimWhatIsThere(&s);
   s.tokens.resize(s.confirmed);
-  s.whole = std::min(s.whole, s.confirmed);
+  s.chunked = std::min(s.chunked, s.confirmed);
   AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.confirmed));
   ++s.generation;
 }
@@ -76,7 +76,7 @@ void SlotTable::Trim(int32_t slot, uint32_t length) {
   AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(length));
   s.tokens.resize(length);
   s.confirmed = std::min(s.confirmed, length);
-  s.whole = std::min(s.whole, length);
+  s.chunked = std::min(s.chunked, length);
 }
 
 void SlotTable::CopyInto(int32_t slot, int32_t from) {
@@ -84,7 +84,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   Slot& s = slots_[slot];
   s.tokens = slots_[from].tokens;
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
-  s.whole = slots_[from].whole;
+  s.chunked = slots_[from].chunked;
   s.shifted = slots_[from].shifted;
   s.shared = slots_[from].shared = true;
   s.copied_from = {from, slots_[from].generation};
@@ -113,7 +113,7 @@ void SlotTable::Release(int32_t slot, bool keep) {
   s.claim = 0;
   s.may_shift = false;
   s.used = ++last_used_;
-  // Nothing in the caches is still an open text on the last stage.
+  // A slot without tokens may still be open on the last stage: Reset() closes it there.
   if (!keep || !policy_.keep_prefixes || s.shifted || s.tokens.empty()) Reset(slot);
 }
 
@@ -189,25 +189,26 @@ bool SlotTable::MakeRoom(uint64_t cells, int32_t except) {
   return true;
 }
 
-SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text,
-                                    bool may_shift) const {
+SlotTable::PrefixSource SlotTable::Usable(int32_t slot, uint32_t common,
+                                          absl::Span<const int32_t> sequence,
+                                          bool may_shift) const {
   const Slot& s = slots_[slot];
-  const auto sequence_length = static_cast<uint32_t>(text.size());
+  const auto sequence_length = static_cast<uint32_t>(sequence.size());
   const auto length = static_cast<uint32_t>(s.tokens.size());
   if (policy_.exact) {
-    common = std::min({common, s.whole, sequence_length - 1});
+    common = std::min({common, s.chunked, sequence_length - 1});
     common -= common % ExactChunk(facts_, policy_);
   }
   if (s.shifted || common == 0) return {};
   const bool whole = common == length;
   if (s.owner != 0) {
-    // Somebody writes on there: only what is confirmed is sure, and only a copy can be had.
+    // The owner appends to it: only confirmed positions are certain, and only a copy can be taken.
     if (!facts_.cache.copy || may_shift || s.may_shift) return {};
     const uint32_t usable = std::min({common, s.confirmed, sequence_length - 1});
     if (facts_.cache.trim) return {.slot = slot, .length = usable, .must_copy = true};
-    return FromCheckpoint(slot, text, usable, /*must_copy=*/true);
+    return FromCheckpoint(slot, sequence, usable, /*must_copy=*/true);
   }
-  if (s.confirmed < length) return {};  // the last rows are still on their way
+  if (s.confirmed < length) return {};  // the last rows are still in flight
   if (may_shift && s.shared) return {};
   if (whole && common < sequence_length) return {.slot = slot, .length = common};
   // A window forgets what lies behind it; before it is full, everything is there.
@@ -215,12 +216,12 @@ SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<co
       facts_.cache.trim && (facts_.cache.window_tokens == 0 || length < facts_.cache.window_tokens);
   const uint32_t usable = std::min(common, sequence_length - 1);
   if (can_trim) return {.slot = slot, .length = usable};
-  return FromCheckpoint(slot, text, usable, /*must_copy=*/false);
+  return FromCheckpoint(slot, sequence, usable, /*must_copy=*/false);
 }
 
-SlotTable::Source SlotTable::FromCheckpoint(int32_t slot, absl::Span<const int32_t> text,
-                                            uint32_t length, bool must_copy) const {
-  const int32_t checkpoint = CheckpointOf(text, length);
+SlotTable::PrefixSource SlotTable::FromCheckpoint(int32_t slot, absl::Span<const int32_t> sequence,
+                                                  uint32_t length, bool must_copy) const {
+  const int32_t checkpoint = CheckpointOf(sequence, length);
   if (checkpoint < 0) return {};
   return {.slot = slot,
           .length = static_cast<uint32_t>(checkpoints_[checkpoint].tokens.size()),
@@ -228,12 +229,13 @@ SlotTable::Source SlotTable::FromCheckpoint(int32_t slot, absl::Span<const int32
           .checkpoint = checkpoint};
 }
 
-SlotTable::Source SlotTable::BestSource(absl::Span<const int32_t> text, bool may_shift) const {
-  Source best;
+SlotTable::PrefixSource SlotTable::BestSource(absl::Span<const int32_t> sequence,
+                                              bool may_shift) const {
+  PrefixSource best;
   if (!policy_.keep_prefixes) return best;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    const Source source =
-        Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, text), text, may_shift);
+    const PrefixSource source = Usable(
+        static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, sequence), sequence, may_shift);
     const bool better = source.length > best.length ||
                         (source.length == best.length && best.must_copy && !source.must_copy);
     if (source.length >= std::max(policy_.prefix_tokens_min, 1u) && better) best = source;
@@ -241,25 +243,26 @@ SlotTable::Source SlotTable::BestSource(absl::Span<const int32_t> text, bool may
   return best;
 }
 
-uint32_t SlotTable::KnownPrefix(absl::Span<const int32_t> text) const {
+uint32_t SlotTable::KnownPrefix(absl::Span<const int32_t> sequence) const {
   uint32_t known = 0;
   for (const Slot& s : slots_) {
-    if (!s.shifted) known = std::max(known, CommonPrefix(s.tokens, text));
+    if (!s.shifted) known = std::max(known, CommonPrefix(s.tokens, sequence));
   }
   return known;
 }
 
-std::optional<SlotTable::Place> SlotTable::Acquire(uint64_t owner, absl::Span<const int32_t> text,
-                                                   bool may_shift) {
-  const Source source = BestSource(text, may_shift);
-  const uint64_t need = text.size();
+std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner,
+                                                       absl::Span<const int32_t> sequence,
+                                                       bool may_shift) {
+  const PrefixSource source = BestSource(sequence, may_shift);
+  const uint64_t need = sequence.size();
   if (cells_owned() + need > cells_max_) return std::nullopt;
   const bool is_kept = source.slot >= 0 && !source.must_copy;
   const auto rest = [&] { return slots_[source.slot].tokens.size() - source.length; };
 
   int32_t target = -1;
   if (is_kept) {
-    // What the kept text has beyond the prefix is worth a copy only where nothing goes for it.
+    // The rest of the kept sequence is worth a copy only where nothing has to be dropped for it.
     const bool spare = !may_shift && EmptySlot() >= 0 && facts_.cache.copy &&
                        cells_owned() + cells_kept() + need <= cells_max_;
     target = spare && rest() > source.length / 4 ? EmptySlot() : source.slot;
@@ -283,7 +286,7 @@ std::optional<SlotTable::Place> SlotTable::Acquire(uint64_t owner, absl::Span<co
   s.may_shift = may_shift;
   s.used = ++last_used_;
   MakeRoom(0, -1);  // succeeds: the owners have room
-  return Place{.slot = target, .cached = source.length};
+  return Placement{.slot = target, .cached = source.length};
 }
 
 void SlotTable::Save(int32_t slot) {
@@ -295,7 +298,7 @@ void SlotTable::Save(int32_t slot) {
       checkpoints_[i].used = ++last_used_;
       return;
     }
-    // Those that are free were never used.
+    // Free checkpoints were never used.
     if (checkpoints_[i].used < checkpoints_[target].used) target = i;
   }
   checkpoints_[target] = {
@@ -327,13 +330,13 @@ uint32_t SlotTable::n_checkpoints() const {
                     [](const Checkpoint& c) { return !c.tokens.empty(); }));
 }
 
-int32_t SlotTable::CheckpointOf(absl::Span<const int32_t> text, uint32_t length) const {
+int32_t SlotTable::CheckpointOf(absl::Span<const int32_t> sequence, uint32_t length) const {
   int32_t best = -1;
   size_t best_length = 0;
   for (size_t i = 0; i < checkpoints_.size(); ++i) {
     const Checkpoint& c = checkpoints_[i];
     if (!c.confirmed || c.tokens.size() > length || c.tokens.size() <= best_length) continue;
-    if (CommonPrefix(c.tokens, text) < c.tokens.size()) continue;
+    if (CommonPrefix(c.tokens, sequence) < c.tokens.size()) continue;
     best = static_cast<int32_t>(i);
     best_length = c.tokens.size();
   }
@@ -349,11 +352,11 @@ void SlotTable::Restore(int32_t slot, int32_t checkpoint) {
   Slot& s = slots_[slot];
   s.tokens.resize(length);
   s.confirmed = std::min(s.confirmed, length);
-  s.whole = std::min(s.whole, length);
+  s.chunked = std::min(s.chunked, length);
   c.used = ++last_used_;
 }
 
-void SlotTable::GoBack(int32_t slot, const Source& to) {
+void SlotTable::GoBack(int32_t slot, const PrefixSource& to) {
   if (to.checkpoint >= 0) {
     Restore(slot, to.checkpoint);
   } else {

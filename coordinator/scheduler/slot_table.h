@@ -1,10 +1,10 @@
-// What stands in each slot of the KV caches, for the scheduler: who owns it, how much of it every
-// stage has confirmed, what edits are to travel with the next step, and which kept sequence a new
-// text may go on from. No I/O, one thread.
+// The contents of each slot of the KV caches, for the scheduler: its owner, how much of it every
+// stage has confirmed, the edits to send with the next step, and which kept sequence a new one may
+// go on from. No I/O, one thread.
 //
-// Edits and rows travel in one order through all stages, so that what is written here is so for
-// every step that is formed later. Only a step that fails makes a slot other than it is written:
-// ResetAfterFailure() or RollBack() puts that right.
+// Edits and rows travel in one order through all stages, so that the table holds for every step
+// that is formed later. Only a step that fails makes a slot differ from the table:
+// ResetAfterFailure() or RollBack() repairs that.
 #pragma once
 
 #include <cstdint>
@@ -22,96 +22,99 @@ namespace strata {
 class SlotTable {
  public:
   struct Slot {
-    std::vector<int32_t> tokens;  // what stands there once every step formed so far is done
-    uint32_t confirmed = 0;       // of them, which all stages have
-    uint32_t whole = 0;  // of them, fed in chunks of ExactChunk(): other texts' would be so
-    uint32_t claim = 0;  // cells that its owner is about to fill, `tokens` included
-    uint64_t owner = 0;  // a request; 0: nobody, and `tokens` are kept
-    // Rises when the slot starts anew. What is in flight under an older number says nothing any
-    // more about the slot.
+    std::vector<int32_t> tokens;  // the contents once every step formed so far is done
+    uint32_t confirmed = 0;       // so many of `tokens` are in all stages
+    uint32_t chunked = 0;         // so many of `tokens` were fed in chunks of ExactChunk()
+    uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
+    uint64_t owner = 0;           // a request; 0: none, and `tokens` are kept
+    // Rises when the slot starts anew. Results of steps under an older number no longer apply to
+    // the slot.
     uint64_t generation = 0;
-    bool shifted = false;  // not what feeding `tokens` gives: no prefix of anything
-    // A cache may hold a copy in the same cells, which have one position for all that use them: so
-    // what was copied, from or to, since the slot was empty is not shifted.
+    bool shifted = false;  // the KV is not what feeding `tokens` gives: usable as no prefix
+    // Copied from or to since the slot was empty. Such a slot is not shifted: a cache may hold a
+    // copy in the same cells, which have one position for all slots that use them.
     bool shared = false;
-    bool may_shift = false;  // its owner's context: nobody copies from it, nor it from anybody
-    uint64_t used = 0;       // rises; the least was not used for longest
+    bool may_shift = false;  // its owner's context may: the slot is not copied from or to
+    uint64_t used = 0;       // rises; the slot with the least is the least recently used
     std::pair<int32_t, uint64_t> copied_from = {-1, 0};  // slot, its generation
   };
 
   SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy);
 
-  // Gives `owner` a slot for a text whose KV is to be `text`, with the longest prefix that the
-  // caches can restore; at least its last token is left to feed. Kept sequences are dropped for it
-  // as needed, the least recently used first. nullopt: no slot, or no room beside those who own
-  // one. `may_shift`: Shift() may come.
-  struct Place {
+  // Gives `owner` a slot whose KV is to be `sequence`, with the longest prefix that the caches can
+  // restore; at least the last token is left to feed. Kept sequences are dropped as needed, the
+  // least recently used first. nullopt: no slot, or no room beside the owners of slots.
+  // `may_shift`: Shift() may follow.
+  struct Placement {
     int32_t slot = 0;
-    uint32_t cached = 0;  // tokens of `text` that stand there
+    uint32_t cached = 0;  // tokens of `sequence` that it has already
   };
-  std::optional<Place> Acquire(uint64_t owner, absl::Span<const int32_t> text, bool may_shift);
+  std::optional<Placement> Acquire(uint64_t owner, absl::Span<const int32_t> sequence,
+                                   bool may_shift);
 
-  // Room for so many cells that no owner has claimed, if need be by dropping kept sequences. False:
+  // Makes room for so many cells beyond all claims, if need be by dropping kept sequences. False:
   // the owners fill the caches.
   bool MakeRoom(uint64_t cells) { return MakeRoom(cells, -1); }
 
   // Rows that the step being formed feeds.
   void Append(int32_t slot, int32_t token) { slots_[slot].tokens.push_back(token); }
-  // The last rows were a whole chunk of a prompt.
+  // The rows appended last were a whole chunk of a prompt.
   void EndChunk(int32_t slot) {
-    slots_[slot].whole = static_cast<uint32_t>(slots_[slot].tokens.size());
+    slots_[slot].chunked = static_cast<uint32_t>(slots_[slot].tokens.size());
   }
   // A step of generation `generation` is done in all stages: the slot has `length` positions.
   void Confirm(int32_t slot, uint64_t generation, uint32_t length);
 
   // The owner leaves. `keep`: its tokens stay for others.
   void Release(int32_t slot, bool keep);
-  // Forgets what stands in the slot, in every stage, whatever happened to it; the owner stays.
+  // Clears the slot in every stage, whatever happened to it; the owner stays.
   void Reset(int32_t slot);
-  // The same where a step failed that had touched it, and for copies of it that are kept: they may
-  // have missed the same rows. `lost`: a stage may have lost what was confirmed, too, and an
-  // owner's copy, which has nothing else, with it. Of the slot's generation `generation`; where it
-  // has started anew since, of the copies only. Returns the owners of what was forgotten.
+  // Clears a slot that a failed step had touched, and the kept copies of it: they may have missed
+  // the same rows. `lost`: a stage may have lost confirmed positions, too; then copies with an
+  // owner are cleared as well. Concerns the slot's generation `generation`; where the slot has
+  // started anew since, only the copies. Returns the owners of the cleared slots.
   std::vector<uint64_t> ResetAfterFailure(int32_t slot, uint64_t generation, bool lost);
-  // Back to what is confirmed, in every stage. Where CanRollBack().
+  // Trims the slot to what is confirmed, in every stage. REQUIRES: CanRollBack().
   void RollBack(int32_t slot);
   bool CanRollBack() const { return facts_.cache.trim && facts_.cache.window_tokens == 0; }
-  // Forgets [keep, keep + discard) and moves what follows down into its place. All that the slot
-  // has is confirmed.
+  // Drops [keep, keep + discard) and moves what follows down into its place. REQUIRES: all
+  // positions of the slot are confirmed.
   void Shift(int32_t slot, uint32_t keep, uint32_t discard);
-  // The owner is about to fill the slot up to `length`; there is room.
+  // The owner is about to fill the slot up to `length`. REQUIRES: there is room.
   void Claim(int32_t slot, uint32_t length) { slots_[slot].claim = length; }
-  // Saves the slot as it is now in every stage, for texts with the same beginning; the checkpoint
-  // that was not used for longest goes for it.
+  // Saves the slot as it is now in every stage, for sequences with the same beginning; replaces the
+  // least recently used checkpoint.
   void Save(int32_t slot);
-  // Whether a cache that cannot trim can go back to where it was saved. Not to the last bit: a
-  // window may lie in other cells then.
+  // Whether a cache that cannot trim can go back to a checkpoint. Not exact to the last bit: a
+  // window may lie in other cells afterwards.
   bool wants_checkpoints() const {
     return policy_.keep_prefixes && !policy_.exact && facts_.cache.checkpoint &&
            !checkpoints_.empty();
   }
-  // What came of the step that saved `checkpoint` for the `save`th time. Until it is confirmed
-  // nobody goes back to it.
+  // The outcome of the step that saved `checkpoint` for the `save`th time. An unconfirmed
+  // checkpoint is not used.
   void ConfirmSave(uint32_t checkpoint, uint64_t save);
   void ForgetSave(uint32_t checkpoint, uint64_t save);
-  // Of a slot that a failed step had touched: stages may have saved different things.
+  // Forgets the saves of a slot that a failed step had touched: stages may have saved different
+  // states.
   void ForgetSavesOf(int32_t slot);
   uint64_t SaveOf(uint32_t checkpoint) const;
   uint32_t n_checkpoints() const;  // that are kept
-  // How much of `text` can be had from a slot now.
-  uint32_t CachedPrefix(absl::Span<const int32_t> text) const {
-    return BestSource(text, /*may_shift=*/false).length;
+  // How much of `sequence` a slot could give now.
+  uint32_t CachedPrefix(absl::Span<const int32_t> sequence) const {
+    return BestSource(sequence, /*may_shift=*/false).length;
   }
-  // How much of `text` stands in some slot, whether or not a cache can go back to it.
-  uint32_t KnownPrefix(absl::Span<const int32_t> text) const;
+  // How much of `sequence` is in some slot, whether or not a cache can go back to it.
+  uint32_t KnownPrefix(absl::Span<const int32_t> sequence) const;
 
   void DropKept();
   bool has_kept() const;
 
-  // Another pipeline's slots hold what these do, but its stages know nothing of checkpoints. False,
-  // and nothing has changed: it is not like this one, or a slot is on its way back to a checkpoint.
+  // Continues with another pipeline whose slots have the same contents, but whose stages have no
+  // checkpoints. False, and nothing has changed: the pipelines differ, or an edit that restores a
+  // checkpoint is pending.
   bool Resume(const PipelineFacts& facts);
-  // Whatever stands in the slots of the stages goes before the first step; the table is new.
+  // Clears all slots of the stages before the first step. REQUIRES: the table is new.
   void Empty();
 
   // The edits for the next step.
@@ -120,36 +123,36 @@ class SlotTable {
 
   const Slot& slot(int32_t i) const { return slots_[i]; }
   size_t size() const { return slots_.size(); }
-  uint64_t cells_owned() const;  // with what their owners claim
+  uint64_t cells_owned() const;  // claims of the owners included
   uint64_t cells_kept() const;
   uint32_t n_kept() const;
   uint64_t cells_max() const { return cells_max_; }
 
  private:
-  // How a text may begin with what a slot holds.
-  struct Source {
+  // How a sequence may begin with the contents of a slot.
+  struct PrefixSource {
     int32_t slot = -1;
     uint32_t length = 0;
     bool must_copy = false;
     int32_t checkpoint = -1;  // to go back to; -1: by trim
   };
   struct Checkpoint {
-    std::vector<int32_t> tokens;  // of which it is the state; empty: none
+    std::vector<int32_t> tokens;  // whose state it is; empty: none
     bool confirmed = false;       // all stages have it
     uint64_t save = 0;
     uint64_t used = 0;  // rises, with the slots'
-    int32_t slot = -1;  // whose it was
+    int32_t slot = -1;  // that was saved
   };
-  Source BestSource(absl::Span<const int32_t> text, bool may_shift) const;
+  PrefixSource BestSource(absl::Span<const int32_t> sequence, bool may_shift) const;
   // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
-  Source Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text,
-                bool may_shift) const;
-  // The longest state of a beginning of `text`, of at most `length` tokens; -1: none.
-  int32_t CheckpointOf(absl::Span<const int32_t> text, uint32_t length) const;
-  Source FromCheckpoint(int32_t slot, absl::Span<const int32_t> text, uint32_t length,
-                        bool must_copy) const;
+  PrefixSource Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> sequence,
+                      bool may_shift) const;
+  // The longest checkpoint of a beginning of `sequence`, of at most `length` tokens; -1: none.
+  int32_t CheckpointOf(absl::Span<const int32_t> sequence, uint32_t length) const;
+  PrefixSource FromCheckpoint(int32_t slot, absl::Span<const int32_t> sequence, uint32_t length,
+                              bool must_copy) const;
   void Restore(int32_t slot, int32_t checkpoint);
-  void GoBack(int32_t slot, const Source& to);
+  void GoBack(int32_t slot, const PrefixSource& to);
   int32_t EmptySlot() const;
   int32_t OldestKept(int32_t except) const;
   bool MakeRoom(uint64_t cells, int32_t except);

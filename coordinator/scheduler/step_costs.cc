@@ -6,25 +6,25 @@ namespace strata {
 namespace {
 
 // Weight of a new observation beside all before it: a stage's speed drifts with the context and
-// with who else uses the machine.
+// with the machine's other load.
 constexpr double kNewWeight = 0.1;
-// A step that took longer than so many times what was expected was held up by something else and
-// counts as if it had taken that, unless the one before it was as slow.
+// A step that took longer than so many times the expected time was delayed by something else and
+// counts as that limit, unless the step before it was as slow.
 constexpr double kSlowerMax = 1.5;
-// But nothing makes a step faster than it can be: what is expected was wrong.
+// But nothing makes a step faster than it can be: then the expectation was wrong, and starts anew.
 constexpr double kFasterMax = 2;
-constexpr double kTickUs = 100;  // less is nothing
-// A step costs about as much as so many rows more than it has. That is the line's slope as long as
-// the rows of what was observed deviate from their mean by less than a share of it.
+constexpr double kTickUs = 100;  // smaller differences are ignored
+// The fixed cost of a step, in rows. It sets the line's slope as long as the observed numbers of
+// rows deviate from their mean by less than a share of it (kSpread).
 constexpr double kStepRows = 3;
 constexpr double kSpread = 0.2;
-// And a share of it is the least, or the largest steps might be thought to cost nothing more.
+// The least slope, as a share of that one: else the largest steps might seem to cost nothing more.
 constexpr double kSlopeMin = 0.25;
-// What more rows take is believed for so many steps of one row. Then more are tried again, as if
-// they took no longer than one by one: one row tells nothing of them.
+// The estimate for several rows is trusted for so many steps of one row. Then several are tried
+// again, as if they took no longer than one by one: steps of one row say nothing about them.
 constexpr uint32_t kOnesMax = 16;
 
-// Plays steps through stages that each take one step at a time.
+// Simulates steps through stages that each take one step at a time.
 class Playback {
  public:
   explicit Playback(const StepCosts& costs) : costs_(costs), free_us_(costs.n_stages(), 0) {}
@@ -63,13 +63,13 @@ bool KeepsTo(const StepCosts& costs, const ChunkQuery& q, uint32_t chunk) {
   // A round of decodes without prompts: each group waits for the others at the slowest stage.
   double round_us = q.decode_rows > 0 ? LargestStageUs(costs, q.decode_rows) : 0;
   uint32_t group_rows = q.decode_rows;
-  for (const StepUnderWay& step : q.in_flight) {
+  for (const PendingStep& step : q.in_flight) {
     if (step.samples > 0) round_us += LargestStageUs(costs, step.samples);
     group_rows = std::max(group_rows, step.samples);
   }
   const auto own_us = [&](uint32_t rows) { return std::max(round_us, PathUs(costs, rows)); };
-  // All that carry chunks alike: small ones cost more for each row, and a large one would leave the
-  // other stages without work.
+  // All steps that carry chunks get the same share: small ones cost more for each row, and a large
+  // one would leave the other stages without work.
   const double round_max_us = own_us(group_rows) + static_cast<double>(q.mean_wait_us);
   const double mean_us =
       q.n_apart > 0 ? (round_max_us - round_us) / q.n_apart : round_max_us / costs.n_stages();
@@ -85,7 +85,7 @@ bool KeepsTo(const StepCosts& costs, const ChunkQuery& q, uint32_t chunk) {
     uint32_t rows;
   };
   std::vector<Next> next;
-  for (const StepUnderWay& step : q.in_flight) {
+  for (const PendingStep& step : q.in_flight) {
     const double back_us =
         std::max(now_us, playback.Run(static_cast<double>(step.submitted_us), step.rows));
     if (step.samples > 0) next.push_back({back_us, step.samples});
@@ -148,12 +148,12 @@ double StepCosts::Us(uint32_t stage, uint32_t rows) const {
   return s.ones > kOnesMax ? std::min(us, rows * one_us) : us;
 }
 
-uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuery& question) {
-  uint32_t fits = 0;  // a step without prompts is always right
-  uint32_t above = question.chunk_max + 1;
+uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuery& query) {
+  uint32_t fits = 0;  // a step without prompts is always allowed
+  uint32_t above = query.chunk_max + 1;
   while (above - fits > 1) {
     const uint32_t middle = fits + (above - fits) / 2;
-    (KeepsTo(costs, question, middle) ? fits : above) = middle;
+    (KeepsTo(costs, query, middle) ? fits : above) = middle;
   }
   return fits;
 }
@@ -168,7 +168,8 @@ uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuery& q) {
   for (uint32_t chunk = 2 * q.chunk_min; chunk <= q.chunk_max && best < q.rows_left; chunk *= 2) {
     if (LargestStageUs(costs, std::min(chunk, q.rows_left)) > static_cast<double>(q.stage_us_max))
       break;
-    // Alike for one stage, where steps of that size have not been seen: then they are.
+    // Equal for one stage, where steps of that size have not been observed: taking it observes
+    // them.
     if (all_us(chunk) <= all_us(best)) best = chunk;
   }
   return best;

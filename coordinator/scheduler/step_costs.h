@@ -1,6 +1,6 @@
 // How long each stage takes for a step of so many rows, learnt from what the stages report; and how
-// many rows of prompts a step may carry so that nobody's next token waits too long behind them.
-// BatchSlice of the scheduler: no I/O, one thread.
+// many rows of prompts a step may carry so that no request's next token waits too long behind them.
+// Part of the scheduler: no I/O, one thread.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ class StepCosts {
   bool known() const;
   uint32_t n_stages() const { return static_cast<uint32_t>(stages_.size()); }
 
-  // Never falls with `rows`. While only single rows are observed, that many of them.
+  // Never falls with `rows`. While only steps of one row are observed, `rows` times theirs.
   double Us(uint32_t stage, uint32_t rows) const;
 
  private:
-  // Steps of nearly as many rows each, as a line: single ones are noisy, and a line has what all of
-  // them say, of the sizes between and around them too. The latest count most.
+  // A line through steps of similar sizes: single observations are noisy, and the line combines
+  // them all, also for the sizes between and around them. The latest count most.
   class Line {
    public:
     bool known() const { return weight_ > 0; }
@@ -42,7 +42,7 @@ class StepCosts {
     double rows_us_ = 0;
     bool was_slow_ = false;  // the last one
   };
-  // Steps of one row stand apart, as kernels for vectors are others than those for matrices.
+  // Steps of one row have a line of their own: kernels for vectors differ from those for matrices.
   struct Stage {
     Line one;
     Line more;
@@ -51,43 +51,43 @@ class StepCosts {
   std::vector<Stage> stages_;
 };
 
-// A step that is on its way.
-struct StepUnderWay {
+// A step in flight.
+struct PendingStep {
   int64_t submitted_us = 0;
   uint32_t rows = 0;
-  uint32_t samples = 0;  // so many rows come back as the next step, one for each sampled token
+  uint32_t samples = 0;  // rows of its next step, one for each sampled token
 };
 
 struct ChunkQuery {
   int64_t now_us = 0;
-  int64_t last_result_us = 0;                // when the last step came back
-  absl::Span<const StepUnderWay> in_flight;  // in order
-  uint32_t decode_rows = 0;                  // of the step that is to be formed
-  uint32_t chunk_max = 0;                    // rows of prompts it may carry at most
-  uint32_t n_apart = 0;  // of a round's steps, so many like this one are for prompts only; 0: all
+  int64_t last_result_us = 0;               // when the last step came back
+  absl::Span<const PendingStep> in_flight;  // in order
+  uint32_t decode_rows = 0;                 // of the step that is to be formed
+  uint32_t chunk_max = 0;                   // rows of prompts it may carry at most
+  uint32_t n_apart = 0;  // so many of a round's steps, like this one, are for prompts only; 0: all
                          // carry decodes, or any may
-  int64_t wait_us = 0;   // by so much may it, and each that is under way, come back later than it
-                         // would if nobody had a prompt
-  // And by so much on average, where chunks go on and on: those of a round's steps that carry
-  // chunks share it.
+  int64_t wait_us = 0;   // how much later this step, and each one in flight, may come back than
+                         // without prompts
+  // The same on average, while chunks follow each other: the steps of a round that carry chunks
+  // share it.
   int64_t mean_wait_us = std::numeric_limits<int64_t>::max();
 };
 
-// How many rows of prompts the step may carry: the most with which the step, and the next step of
-// each one that is under way, keep to `wait_us`, which is found by playing through what the stages
-// will do; and with which rounds of such steps keep to `mean_wait_us`.
-uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuery& question);
+// How many rows of prompts the step may carry: the most with which this step, and the next step of
+// each one in flight, keep to `wait_us`, as a simulation of the stages says; and with which rounds
+// of such steps keep to `mean_wait_us`.
+uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuery& query);
 
 struct ThroughputQuery {
   uint32_t rows_left = 0;  // of all prompts
-  uint32_t chunk_min = 0;  // what is always right
+  uint32_t chunk_min = 0;  // always allowed
   uint32_t chunk_max = 0;
   int64_t stage_us_max = 0;  // no more than chunk_min where a stage would take longer for a step
 };
 
-// How many rows of prompts the step may carry while nobody decodes: those with which all rows that
-// are left are through soonest, the fill and the drain of the pipeline counted. A GPU takes little
-// longer for 512 rows than for 128.
-uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuery& question);
+// How many rows of prompts the step may carry while no request decodes: as many as have all rows
+// that are left through soonest, the fill and the drain of the pipeline included. A GPU takes
+// little longer for 512 rows than for 128.
+uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuery& query);
 
 }  // namespace strata

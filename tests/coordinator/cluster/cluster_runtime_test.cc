@@ -25,20 +25,20 @@ class FakeNetwork {
  public:
   explicit FakeNetwork(EventLoop* loop) : loop_(loop) {}
 
-  struct Way {
+  struct Route {
     ClusterRuntime* node = nullptr;
     int64_t one_way_ms = 1;
-    bool silent = false;  // takes everything and says nothing
+    bool silent = false;  // takes requests and never answers
   };
-  // By address; an address without one refuses.
-  std::map<std::string, Way> ways;
+  // By address; an address without a route refuses.
+  std::map<std::string, Route> routes;
   size_t calls = 0;  // so far
 
   std::unique_ptr<PeerTransport> Transport() { return std::make_unique<FakeTransport>(this); }
 
   // The process there has ended: its machine closes its connections, and refuses new ones.
   void Kill(const std::string& address) {
-    ways.erase(address);
+    routes.erase(address);
     for (const auto& [transport, fn] : broken_) {
       if (fn) fn(address);
     }
@@ -69,8 +69,8 @@ class FakeNetwork {
     }
     void IsRefused(const std::string& address, int64_t timeout_ms,
                    absl::AnyInvocable<void(bool) &&> done) override {
-      const auto it = network_->ways.find(address);
-      const bool refused = it == network_->ways.end();
+      const auto it = network_->routes.find(address);
+      const bool refused = it == network_->routes.end();
       const bool silent = !refused && it->second.silent;
       network_->After(silent ? timeout_ms : 1,
                       [refused, done = std::move(done)]() mutable { std::move(done)(refused); });
@@ -87,11 +87,11 @@ class FakeNetwork {
 
   template <typename Response>
   void Call(const std::string& address, int64_t timeout_ms,
-            std::function<absl::StatusOr<Response>(ClusterRuntime*)> ask,
+            std::function<absl::StatusOr<Response>(ClusterRuntime*)> serve,
             PeerTransport::Done<Response> done) {
     ++calls;
-    const auto it = ways.find(address);
-    if (it == ways.end()) {
+    const auto it = routes.find(address);
+    if (it == routes.end()) {
       After(1, [done = std::move(done)]() mutable {
         std::move(done)(absl::UnavailableError("refused"));
       });
@@ -103,12 +103,14 @@ class FakeNetwork {
       });
       return;
     }
-    const Way way = it->second;
-    After(way.one_way_ms, [this, way, ask = std::move(ask), done = std::move(done)]() mutable {
-      auto answer = std::make_shared<absl::StatusOr<Response>>(ask(way.node));
-      After(way.one_way_ms,
-            [answer, done = std::move(done)]() mutable { std::move(done)(std::move(*answer)); });
-    });
+    const Route route = it->second;
+    After(route.one_way_ms,
+          [this, route, serve = std::move(serve), done = std::move(done)]() mutable {
+            auto answer = std::make_shared<absl::StatusOr<Response>>(serve(route.node));
+            After(route.one_way_ms, [answer, done = std::move(done)]() mutable {
+              std::move(done)(std::move(*answer));
+            });
+          });
   }
 
   EventLoop* const loop_;
@@ -116,7 +118,7 @@ class FakeNetwork {
   std::map<PeerTransport*, std::function<void(const std::string& address)>> broken_;
 };
 
-// One network's mDNS: everybody who announces itself is told of everybody else, as avahi does.
+// One network's mDNS: each announcement is passed to all others, as avahi does.
 class FakeMdns final : public Discovery {
  public:
   static absl::StatusOr<std::unique_ptr<Discovery>> Start(EventLoop*, Options options,
@@ -130,8 +132,8 @@ class FakeMdns final : public Discovery {
   ~FakeMdns() override { All().erase(this); }
   void Announce(const std::vector<InterfaceAddress>&) override {}
 
-  // A round of announcements, each with the address that `address_of` says for its nonce.
-  static void Tell(const std::function<std::string(uint64_t nonce)>& address_of) {
+  // A round of announcements, each with the address that `address_of` gives for its nonce.
+  static void AnnounceAll(const std::function<std::string(uint64_t nonce)>& address_of) {
     for (FakeMdns* from : All()) {
       DiscoveryRecord record = from->options_.self;
       record.addresses = {address_of(record.nonce)};
@@ -153,11 +155,11 @@ class FakeMdns final : public Discovery {
 
 class ClusterRuntimeTest : public ::testing::Test {
  protected:
-  // Node `n` listens at 10.0.0.<n>:7 and says so.
+  // Node `n` listens at 10.0.0.<n>:7 and announces that.
   struct Kind {
     std::string cluster = "home";
     uint32_t protocol = kProtocolVersion;
-    std::vector<std::string> addresses = {};  // told instead
+    std::vector<std::string> addresses = {};  // announced instead
     int id = 0;                               // not n, if not 0
     Discovery::Starter discovery = nullptr;
     std::string key_id = "";
@@ -181,7 +183,7 @@ class ClusterRuntimeTest : public ::testing::Test {
                                                       network_.Transport()));
     ClusterRuntime* node = nodes_.back().get();
     const std::string host = absl::StrCat("10.0.0.", n);
-    network_.ways[host + ":7"] = {.node = node};
+    network_.routes[host + ":7"] = {.node = node};
     node->Start({.address = {.host = host, .port = 7}, .advertise = kind.addresses});
     return node;
   }
@@ -222,17 +224,18 @@ TEST_F(ClusterRuntimeTest, PeersTellEachOtherOfTheNodesTheyKnow) {
 TEST_F(ClusterRuntimeTest, TheFasterAddressIsUsedAndTheOtherWhenItBreaks) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7", "10.9.0.2:7"});
   ClusterRuntime* b = Add(2, {});
-  network_.ways["10.0.0.2:7"].one_way_ms = 20;
-  network_.ways["10.9.0.2:7"] = {.node = b, .one_way_ms = 2};
+  network_.routes["10.0.0.2:7"].one_way_ms = 20;
+  network_.routes["10.9.0.2:7"] = {.node = b, .one_way_ms = 2};
   clock_.AdvanceMs(3000);
   EXPECT_EQ(a->AddressOf(b->id()), "10.9.0.2:7");
-  network_.ways["10.9.0.2:7"].silent = true;
+  network_.routes["10.9.0.2:7"].silent = true;
   for (int i = 0; i < 30; ++i) {
     clock_.AdvanceMs(100);
-    EXPECT_EQ(StateOf(a, b), "alive") << "it went around before anybody could notice";
+    EXPECT_EQ(StateOf(a, b), "alive")
+        << "it switched to the other address before a peer could notice";
   }
   EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
-  network_.ways["10.9.0.2:7"].silent = false;
+  network_.routes["10.9.0.2:7"].silent = false;
   clock_.AdvanceMs(10'000);
   EXPECT_EQ(a->AddressOf(b->id()), "10.9.0.2:7");
 }
@@ -241,10 +244,10 @@ TEST_F(ClusterRuntimeTest, AnAddressWhereAnotherNodeAnswersIsNotUsed) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   ClusterRuntime* b = Add(2, {}, {.addresses = {"10.0.0.2:7", "10.0.0.4:7"}});
   ClusterRuntime* c = Add(3, {});
-  network_.ways["10.0.0.4:7"] = {.node = b, .one_way_ms = 20};
+  network_.routes["10.0.0.4:7"] = {.node = b, .one_way_ms = 20};
   clock_.AdvanceMs(1000);
   ASSERT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
-  network_.ways["10.0.0.2:7"].node = c;
+  network_.routes["10.0.0.2:7"].node = c;
   clock_.AdvanceMs(1000);
   EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.4:7");
   EXPECT_EQ(StateOf(a, b), "alive");
@@ -272,12 +275,12 @@ TEST_F(ClusterRuntimeTest, ASilentNodeIsGoneAndItsReturnIsSeen) {
   ClusterRuntime* b = Add(2, {});
   clock_.AdvanceMs(1000);
   ASSERT_EQ(StateOf(a, b), "alive");
-  network_.ways["10.0.0.1:7"].silent = true;
-  network_.ways["10.0.0.2:7"].silent = true;
+  network_.routes["10.0.0.1:7"].silent = true;
+  network_.routes["10.0.0.2:7"].silent = true;
   clock_.AdvanceMs(60'000);
   EXPECT_EQ(StateOf(a, b), "gone");
-  network_.ways["10.0.0.1:7"].silent = false;
-  network_.ways["10.0.0.2:7"].silent = false;
+  network_.routes["10.0.0.1:7"].silent = false;
+  network_.routes["10.0.0.2:7"].silent = false;
   clock_.AdvanceMs(3'500);
   EXPECT_EQ(StateOf(a, b), "alive");
   EXPECT_EQ(StateOf(b, a), "alive");
@@ -297,7 +300,7 @@ TEST_F(ClusterRuntimeTest, AKilledNodeIsGoneSoonerThanASilentOne) {
   EXPECT_TRUE(a->view().is_coordinator);
 }
 
-// Where nothing has happened for long nodes say little, so what the connection says comes first.
+// Calm nodes send few messages, so the broken connection is noticed first.
 TEST_F(ClusterRuntimeTest, ACalmNodeThatIsKilledIsGoneSoonerThanASilentOne) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   ClusterRuntime* b = Add(2, {});
@@ -315,9 +318,9 @@ TEST_F(ClusterRuntimeTest, AConnectionThatBreaksAloneChangesNothing) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   ClusterRuntime* b = Add(2, {});
   clock_.AdvanceMs(20'000);
-  const auto way = network_.ways["10.0.0.2:7"];
+  const auto route = network_.routes["10.0.0.2:7"];
   network_.Kill("10.0.0.2:7");
-  network_.ways["10.0.0.2:7"] = way;
+  network_.routes["10.0.0.2:7"] = route;
   for (int i = 0; i < 30; ++i) {
     clock_.AdvanceMs(100);
     ASSERT_EQ(StateOf(a, b), "alive");
@@ -325,17 +328,17 @@ TEST_F(ClusterRuntimeTest, AConnectionThatBreaksAloneChangesNothing) {
   }
 }
 
-TEST_F(ClusterRuntimeTest, NodesToWhichNothingHappensDoLittle) {
+TEST_F(ClusterRuntimeTest, CalmNodesDoLittle) {
   for (int n = 1; n <= 3; ++n) Add(n, {"10.0.0.1:7"});
   clock_.AdvanceMs(20'000);
   ASSERT_EQ(nodes_[2]->view().members.size(), 3u);
   const size_t before = loop_.timer_calls();
   clock_.AdvanceMs(60'000);
-  // Of which the fake network's, two for each message, are half.
+  // Half of them are the fake network's, two for each message.
   EXPECT_LE(loop_.timer_calls() - before, 3u * 60 * 12);
 }
 
-TEST_F(ClusterRuntimeTest, WhatANodeAsksInASecondGrowsAtMostWithTheNodes) {
+TEST_F(ClusterRuntimeTest, RequestsOfANodeInASecondGrowAtMostWithTheNodes) {
   const auto calls_of_each_to_each = [&](int nodes) {
     while (nodes_.size() < static_cast<size_t>(nodes)) {
       Add(static_cast<int>(nodes_.size()) + 1, {"10.0.0.1:7"});
@@ -354,9 +357,9 @@ TEST_F(ClusterRuntimeTest, WhatANodeAsksInASecondGrowsAtMostWithTheNodes) {
 TEST_F(ClusterRuntimeTest, ANodeThatRefusesAtOneAddressIsThereAtAnother) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7", "10.9.0.2:7"});
   ClusterRuntime* b = Add(2, {}, {.addresses = {"10.0.0.2:7", "10.9.0.2:7"}});
-  network_.ways["10.9.0.2:7"] = {.node = b, .one_way_ms = 20};
+  network_.routes["10.9.0.2:7"] = {.node = b, .one_way_ms = 20};
   clock_.AdvanceMs(8000);
-  network_.ways.erase("10.0.0.2:7");
+  network_.routes.erase("10.0.0.2:7");
   for (int i = 0; i < 30; ++i) {
     clock_.AdvanceMs(100);
     ASSERT_EQ(StateOf(a, b), "alive");
@@ -367,7 +370,7 @@ TEST_F(ClusterRuntimeTest, ANodeThatRefusesAndIsHeardLives) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
   clock_.AdvanceMs(8000);
-  network_.ways.erase("10.0.0.2:7");
+  network_.routes.erase("10.0.0.2:7");
   for (int i = 0; i < 30; ++i) {
     clock_.AdvanceMs(100);
     ASSERT_EQ(StateOf(a, b), "alive");
@@ -385,17 +388,17 @@ TEST_F(ClusterRuntimeTest, ANodeThatLeavesIsGoneAtOnceAndSaysWhenItIsDone) {
   EXPECT_EQ(StateOf(a, b), "gone");
 }
 
-TEST_F(ClusterRuntimeTest, ANodeThatIsAloneMissesWhoIsSilentAndNotWhoHasEnded) {
+TEST_F(ClusterRuntimeTest, ANodeThatIsAloneMissesSilentNodesButNotEndedOnes) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   clock_.AdvanceMs(1000);
   EXPECT_EQ(a->MissedNodes(), "10.0.0.2:7");
   ClusterRuntime* b = Add(2, {});
   clock_.AdvanceMs(8000);
   EXPECT_EQ(a->MissedNodes(), "");
-  network_.ways["10.0.0.1:7"].silent = network_.ways["10.0.0.2:7"].silent = true;
+  network_.routes["10.0.0.1:7"].silent = network_.routes["10.0.0.2:7"].silent = true;
   clock_.AdvanceMs(60'000);
   EXPECT_EQ(a->MissedNodes(), "node-2");
-  network_.ways["10.0.0.1:7"].silent = network_.ways["10.0.0.2:7"].silent = false;
+  network_.routes["10.0.0.1:7"].silent = network_.routes["10.0.0.2:7"].silent = false;
   clock_.AdvanceMs(8000);
   EXPECT_EQ(a->MissedNodes(), "");
   b->Leave([] {});
@@ -411,7 +414,7 @@ TEST_F(ClusterRuntimeTest, ARemovedNodeIsGoneAtOnceWhateverItSays) {
   ASSERT_EQ(a->view().members.size(), 3u);
   a->Remove(c->id());
   b->Remove(c->id());
-  b->Remove(b->id());  // nobody removes itself
+  b->Remove(b->id());  // a node does not remove itself
   clock_.AdvanceMs(50);
   EXPECT_EQ(StateOf(a, c), "gone");
   EXPECT_EQ(StateOf(b, c), "gone");
@@ -422,7 +425,7 @@ TEST_F(ClusterRuntimeTest, ARemovedNodeIsGoneAtOnceWhateverItSays) {
   }
   EXPECT_EQ(a->view().members.size(), 2u);
   EXPECT_EQ(a->view().coordinator, b->view().coordinator);
-  // From now on whoever gets through to them has the new key.
+  // From now on a node that gets through to them has the new key.
   a->LetRemovedReturn();
   b->LetRemovedReturn();
   clock_.AdvanceMs(kReturnMs - 100);
@@ -449,18 +452,18 @@ TEST_F(ClusterRuntimeTest, ACloneIsRefusedUntilTheOneThatWasThereIsGone) {
               ::testing::HasSubstr("10.0.0.2:7 is taken, 10.0.0.9:7 is refused"));
   EXPECT_EQ(b->WhyRefused(), "");
   for (ClusterRuntime* node : {a, b}) {
-    const wire::GetClusterResponse told = node->Describe();
-    ASSERT_EQ(told.shared_ids_size(), 1);
-    EXPECT_EQ(told.shared_ids(0).name(), "node-2");
-    EXPECT_EQ(told.shared_ids(0).taken_address(), "10.0.0.2:7");
-    EXPECT_EQ(told.shared_ids(0).refused_address(), "10.0.0.9:7");
-    EXPECT_FALSE(told.shared_ids(0).asked_is_refused());
+    const wire::GetClusterResponse described = node->Describe();
+    ASSERT_EQ(described.shared_ids_size(), 1);
+    EXPECT_EQ(described.shared_ids(0).name(), "node-2");
+    EXPECT_EQ(described.shared_ids(0).taken_address(), "10.0.0.2:7");
+    EXPECT_EQ(described.shared_ids(0).refused_address(), "10.0.0.9:7");
+    EXPECT_FALSE(described.shared_ids(0).asked_is_refused());
   }
   bool left = false;
   b->Leave([&] { left = true; });
   clock_.AdvanceMs(500);
   EXPECT_TRUE(left);
-  network_.ways.erase("10.0.0.2:7");
+  network_.routes.erase("10.0.0.2:7");
   clock_.AdvanceMs(10'000);
   EXPECT_EQ(clone->WhyRefused(), "");
   EXPECT_EQ(a->AddressOf(clone->id()), "10.0.0.9:7");
@@ -481,11 +484,11 @@ TEST_F(ClusterRuntimeTest, ACloneKnowsAtOnceFromTheOtherOneAlone) {
   EXPECT_EQ(a->Describe().shared_ids(0).refused_address(), "10.0.0.9:7");
 }
 
-TEST_F(ClusterRuntimeTest, ClonesThatKnowOfEachOtherByMdnsAloneAreTold) {
+TEST_F(ClusterRuntimeTest, ClonesThatKnowOfEachOtherByMdnsOnlyAreReported) {
   ClusterRuntime* a = Add(1, {}, {.discovery = &FakeMdns::Start});
   clock_.AdvanceMs(5000);
   ClusterRuntime* clone = Add(9, {}, {.id = 1, .discovery = &FakeMdns::Start});
-  FakeMdns::Tell([](uint64_t nonce) { return nonce == 1 ? "10.0.0.1:7" : "10.0.0.9:7"; });
+  FakeMdns::AnnounceAll([](uint64_t nonce) { return nonce == 1 ? "10.0.0.1:7" : "10.0.0.9:7"; });
   clock_.AdvanceMs(3000);
   EXPECT_TRUE(a->view().is_coordinator);
   EXPECT_THAT(clone->WhyRefused(),
@@ -494,12 +497,12 @@ TEST_F(ClusterRuntimeTest, ClonesThatKnowOfEachOtherByMdnsAloneAreTold) {
   EXPECT_EQ(a->Describe().shared_ids(0).refused_address(), "10.0.0.9:7");
 }
 
-TEST_F(ClusterRuntimeTest, ANodeOfAnotherKeyIsLeftOutAndBothLogsSayWhatToDo) {
+TEST_F(ClusterRuntimeTest, ANodeWithAnotherKeyIsLeftOutAndBothLogsSayWhatToDo) {
   strata::testing::HeardLog log;
   ClusterRuntime* a = Add(1, {}, {.discovery = &FakeMdns::Start, .key_id = "new"});
   ClusterRuntime* restored = Add(2, {}, {.discovery = &FakeMdns::Start, .key_id = "old"});
   for (int i = 0; i < 3; ++i) {
-    FakeMdns::Tell([](uint64_t nonce) { return absl::StrCat("10.0.0.", nonce, ":7"); });
+    FakeMdns::AnnounceAll([](uint64_t nonce) { return absl::StrCat("10.0.0.", nonce, ":7"); });
     clock_.AdvanceMs(2000);
   }
   EXPECT_EQ(StateOf(a, restored), "unknown");
@@ -514,7 +517,7 @@ TEST_F(ClusterRuntimeTest, AnAddressWhereACloneAnswersIsNotUsed) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   ClusterRuntime* b = Add(2, {}, {.addresses = {"10.0.0.2:7", "10.0.0.9:7"}});
   ClusterRuntime* clone = Add(9, {}, {.id = 2});
-  network_.ways["10.0.0.2:7"].one_way_ms = 20;
+  network_.routes["10.0.0.2:7"].one_way_ms = 20;
   clock_.AdvanceMs(15'000);
   EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
   EXPECT_EQ(a->view().members.size(), 2u);
@@ -528,11 +531,11 @@ TEST_F(ClusterRuntimeTest, ANodeThatIsStartedAgainHasItsPlaceAndIsNoClone) {
   ClusterRuntime* a = Add(1, {});
   Add(2, {"10.0.0.1:7"});
   clock_.AdvanceMs(8000);
-  nodes_.pop_back();  // the kernel has not noticed yet that nobody listens
-  network_.ways.erase("10.0.0.2:7");
+  nodes_.pop_back();  // the kernel has not noticed yet that no process listens
+  network_.routes.erase("10.0.0.2:7");
   clock_.AdvanceMs(100);
   ClusterRuntime* again = Add(3, {"10.0.0.1:7"}, {.addresses = {"10.0.0.2:7"}, .id = 2});
-  network_.ways["10.0.0.2:7"] = network_.ways["10.0.0.3:7"];
+  network_.routes["10.0.0.2:7"] = network_.routes["10.0.0.3:7"];
   for (int i = 0; i < 60; ++i) {
     clock_.AdvanceMs(100);
     ASSERT_EQ(a->Describe().shared_ids_size(), 0);
@@ -542,7 +545,7 @@ TEST_F(ClusterRuntimeTest, ANodeThatIsStartedAgainHasItsPlaceAndIsNoClone) {
   EXPECT_EQ(a->AddressOf(again->id()), "10.0.0.2:7");
 }
 
-TEST_F(ClusterRuntimeTest, ChangesAreToldOnceEach) {
+TEST_F(ClusterRuntimeTest, ChangesAreReportedOnceEach) {
   ClusterRuntime* a = Add(1, {});
   int changes = 0;
   a->OnChange([&] { ++changes; });
@@ -558,15 +561,15 @@ TEST_F(ClusterRuntimeTest, DescribesTheClusterAsItSeesIt) {
   ClusterRuntime* a = Add(1, {});
   Add(2, {"10.0.0.1:7"});
   clock_.AdvanceMs(5000);
-  const wire::GetClusterResponse told = a->Describe();
-  EXPECT_EQ(told.cluster(), "home");
-  ASSERT_EQ(told.nodes_size(), 2);
-  EXPECT_EQ(told.nodes(0).record().name(), "node-1");
-  EXPECT_EQ(told.nodes(1).state(), "alive");
-  EXPECT_EQ(told.nodes(1).address(), "10.0.0.2:7");
-  EXPECT_EQ(told.nodes(1).round_trip_us(), 2000);
-  EXPECT_TRUE(told.nodes(1).reachable());
-  EXPECT_LT(told.nodes(1).last_heard_ms(), 500);
+  const wire::GetClusterResponse described = a->Describe();
+  EXPECT_EQ(described.cluster(), "home");
+  ASSERT_EQ(described.nodes_size(), 2);
+  EXPECT_EQ(described.nodes(0).record().name(), "node-1");
+  EXPECT_EQ(described.nodes(1).state(), "alive");
+  EXPECT_EQ(described.nodes(1).address(), "10.0.0.2:7");
+  EXPECT_EQ(described.nodes(1).round_trip_us(), 2000);
+  EXPECT_TRUE(described.nodes(1).reachable());
+  EXPECT_LT(described.nodes(1).last_heard_ms(), 500);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 
 using ::strata::testing::TakenPort;
 
-// What the system says of an address.
-int Ask(const std::string& address) {
+// The system's reply for an address.
+int ErrorOf(const std::string& address) {
   const auto loop = EventLoop::Create();
   std::unique_ptr<ConnectProbe> connect_probe;
   int said = -1;
@@ -29,20 +29,20 @@ int Ask(const std::string& address) {
   return said;
 }
 
-TEST(ConnectProbe, TellsWhetherSomebodyListens) {
+TEST(ConnectProbe, ReportsWhetherAProcessListens) {
   const TakenPort listens({});
-  EXPECT_EQ(Ask(listens.address()), 0);
+  EXPECT_EQ(ErrorOf(listens.address()), 0);
   const TakenPort refuses({.listens = false});
-  EXPECT_EQ(Ask(refuses.address()), ECONNREFUSED);
+  EXPECT_EQ(ErrorOf(refuses.address()), ECONNREFUSED);
 }
 
 TEST(ConnectProbe, LooksUpNoNames) {
   const TakenPort refuses({.listens = false});
-  EXPECT_EQ(Ask("localhost:" + std::to_string(refuses.port())), EINVAL);
-  EXPECT_EQ(Ask("nothing"), EINVAL);
+  EXPECT_EQ(ErrorOf("localhost:" + std::to_string(refuses.port())), EINVAL);
+  EXPECT_EQ(ErrorOf("nothing"), EINVAL);
 }
 
-TEST(ConnectProbe, SaysNothingOnceItIsGone) {
+TEST(ConnectProbe, CallsNothingOnceItIsDestroyed) {
   const TakenPort refuses({.listens = false});
   const auto loop = EventLoop::Create();
   std::unique_ptr<EventLoop::Handle> timer;

@@ -19,7 +19,7 @@ constexpr int64_t kMs = 1000;
 
 class PeerPathsTest : public testing::Test {
  protected:
-  // Probes what is to be probed, once, and answers for those with a time.
+  // Sends the probes that are due, once, and answers those with a time.
   void Probe(const std::vector<std::pair<std::string, int64_t>>& times_us) {
     const int64_t sent_us = now_us_;
     for (const std::string& address : paths_.TakeProbes(sent_us)) {
@@ -38,8 +38,8 @@ class PeerPathsTest : public testing::Test {
   PeerPaths paths_{PeerPaths::Options()};
 };
 
-TEST_F(PeerPathsTest, NowhereWorksBeforeAnAnswer) {
-  paths_.SetTold({kA});
+TEST_F(PeerPathsTest, NoPathWorksBeforeAnAnswer) {
+  paths_.SetAnnounced({kA});
   EXPECT_EQ(paths_.TakeBest(now_us_), "");
   EXPECT_THAT(paths_.TakeProbes(now_us_), ElementsAre(kA));
   EXPECT_THAT(paths_.TakeProbes(now_us_), IsEmpty()) << "one probe at a time";
@@ -47,17 +47,17 @@ TEST_F(PeerPathsTest, NowhereWorksBeforeAnAnswer) {
   EXPECT_EQ(paths_.TakeBest(now_us_ + 5 * kMs), kA);
 }
 
-TEST_F(PeerPathsTest, TheFastestOfThoseThatWorkIsKept) {
-  paths_.SetTold({kA, kB, "10.2.0.1:7"});
-  Probe({{kA, 9 * kMs}, {kB, 9 * kMs}});  // connecting: says nothing of the way
+TEST_F(PeerPathsTest, TheFastestWorkingPathIsKept) {
+  paths_.SetAnnounced({kA, kB, "10.2.0.1:7"});
+  Probe({{kA, 9 * kMs}, {kB, 9 * kMs}});  // includes connecting: not timed
   EXPECT_EQ(paths_.round_trip_us(), 0);
   Probe({{kA, 900}, {kB, 300}});
   EXPECT_EQ(paths_.best(), kB);
   EXPECT_EQ(paths_.round_trip_us(), 300);
 }
 
-TEST_F(PeerPathsTest, TwoThatAreAlikeDoNotAlternate) {
-  paths_.SetTold({kA, kB});
+TEST_F(PeerPathsTest, TwoEqualPathsDoNotAlternate) {
+  paths_.SetAnnounced({kA, kB});
   Probe({{kA, kMs}, {kB, kMs}});
   Probe({{kA, 300}, {kB, 310}});
   EXPECT_EQ(paths_.best(), kA);
@@ -71,8 +71,8 @@ TEST_F(PeerPathsTest, TwoThatAreAlikeDoNotAlternate) {
   EXPECT_EQ(paths_.best(), kA);
 }
 
-TEST_F(PeerPathsTest, AWayThatFailsIsReplacedAtOnceAndTriedLater) {
-  paths_.SetTold({kA, kB});
+TEST_F(PeerPathsTest, APathThatFailsIsReplacedAtOnceAndRetriedLater) {
+  paths_.SetAnnounced({kA, kB});
   Probe({{kA, kMs}, {kB, kMs}});
   Probe({{kA, 100}, {kB, 300}});
   const int64_t sent_us = now_us_;
@@ -86,8 +86,8 @@ TEST_F(PeerPathsTest, AWayThatFailsIsReplacedAtOnceAndTriedLater) {
   EXPECT_EQ(paths_.best(), kA);
 }
 
-TEST_F(PeerPathsTest, AWayThatIsSilentIsGoneAroundBeforeItFails) {
-  paths_.SetTold({kA, kB});
+TEST_F(PeerPathsTest, ASilentPathIsBypassedBeforeItFails) {
+  paths_.SetAnnounced({kA, kB});
   Probe({{kA, kMs}, {kB, kMs}});
   Probe({{kA, 100}, {kB, 300}});
   ASSERT_EQ(paths_.TakeBest(now_us_), kA);
@@ -97,8 +97,8 @@ TEST_F(PeerPathsTest, AWayThatIsSilentIsGoneAroundBeforeItFails) {
   EXPECT_EQ(paths_.TakeBest(now_us_ + 700 * kMs), kA) << "it was only slow once";
 }
 
-TEST_F(PeerPathsTest, AFailureOlderThanAnAnswerSaysNothing) {
-  paths_.SetTold({kA});
+TEST_F(PeerPathsTest, AFailureOlderThanAnAnswerIsIgnored) {
+  paths_.SetAnnounced({kA});
   Probe({{kA, kMs}});
   const int64_t lost_us = now_us_, kept_us = now_us_ + 250 * kMs;
   paths_.TakeBest(lost_us);
@@ -108,20 +108,20 @@ TEST_F(PeerPathsTest, AFailureOlderThanAnAnswerSaysNothing) {
   EXPECT_EQ(paths_.best(), kA);
 }
 
-TEST_F(PeerPathsTest, WhereAnotherNodeAnswersIsNotUsed) {
-  paths_.SetTold({kA});
+TEST_F(PeerPathsTest, AnAddressOfAnotherNodeIsNotUsed) {
+  paths_.SetAnnounced({kA});
   paths_.Observe(kB);
   EXPECT_THAT(paths_.TakeProbes(now_us_), UnorderedElementsAre(kA, kB));
   paths_.Wrong(kA, now_us_);
   paths_.Wrong(kB, now_us_);
   EXPECT_EQ(paths_.best(), "");
-  EXPECT_THAT(paths_.addresses(), ElementsAre(kA)) << "what is told may become right";
+  EXPECT_THAT(paths_.addresses(), ElementsAre(kA)) << "what is announced may become right";
   EXPECT_THAT(paths_.TakeProbes(now_us_ + 5'000 * kMs), IsEmpty());
   EXPECT_THAT(paths_.TakeProbes(now_us_ + 11'000 * kMs), ElementsAre(kA));
 }
 
-TEST_F(PeerPathsTest, ProbesOfWhatDoesNotAnswerBecomeRarerUntilThereIsNews) {
-  paths_.SetTold({kA});
+TEST_F(PeerPathsTest, ProbesOfAnAddressThatDoesNotAnswerBackOffUntilThereIsNews) {
+  paths_.SetAnnounced({kA});
   int probes = 0;
   for (int ms = 0; ms < 20'000; ms += 100) {
     for (const std::string& address : paths_.TakeProbes(now_us_ + ms * kMs)) {
@@ -139,23 +139,23 @@ TEST_F(PeerPathsTest, ProbesOfWhatDoesNotAnswerBecomeRarerUntilThereIsNews) {
   EXPECT_THAT(paths_.TakeProbes(now_us_ + kMs), ElementsAre(kA));
 }
 
-TEST_F(PeerPathsTest, AnAddressNoLongerToldIsForgotten) {
-  paths_.SetTold({kA, kB});
+TEST_F(PeerPathsTest, AnAddressNoLongerAnnouncedIsForgotten) {
+  paths_.SetAnnounced({kA, kB});
   Probe({{kA, kMs}, {kB, kMs}});
   Probe({{kA, 100}, {kB, 300}});
-  paths_.SetTold({kB});
+  paths_.SetAnnounced({kB});
   EXPECT_EQ(paths_.best(), kB);
-  paths_.Answered(kA, now_us_, now_us_ + kMs);  // still on its way
+  paths_.Answered(kA, now_us_, now_us_ + kMs);  // still in flight
   EXPECT_THAT(paths_.addresses(), ElementsAre(kB));
 }
 
-TEST_F(PeerPathsTest, ObservedAddressesGiveWayToToldOnes) {
+TEST_F(PeerPathsTest, ObservedAddressesYieldToAnnouncedOnes) {
   PeerPaths paths({.addresses_max = 3});
   paths.Observe("o1:1");
   paths.Observe("o2:1");
-  paths.SetTold({kA, kB});
+  paths.SetAnnounced({kA, kB});
   EXPECT_THAT(paths.addresses(), UnorderedElementsAre(kA, kB, "o2:1"));
-  paths.SetTold({"a:1", "b:1", "c:1", "d:1", "e:1"});
+  paths.SetAnnounced({"a:1", "b:1", "c:1", "d:1", "e:1"});
   EXPECT_EQ(paths.addresses().size(), 3u);
 }
 

@@ -51,7 +51,7 @@ TEST(SharedIdText, OfTheRefusedOneItNamesTheFile) {
                     HasSubstr("one at an unknown address is taken")));
 }
 
-TEST(SharedIds, ThatSeveralNodesKnowAreToldOnce) {
+TEST(SharedIds, ThatSeveralNodesKnowAreReportedOnce) {
   wire::GetClusterResponse first, second;
   *first.add_shared_ids() = Shared("a");
   *second.add_shared_ids() = Shared("a");

@@ -1,6 +1,6 @@
-// The stages of a pipeline as the scheduler sees them, strict and without computing: what stands in
-// a slot of a stage is a hash of everything that was fed there, so that a token depends on every
-// row before it, in its order, and on no other. Steps take time on a clock that the test moves.
+// The stages of a pipeline as the scheduler sees them, strict and without computing: a slot of a
+// stage holds a hash of everything that was fed there, so that a token depends on every row before
+// it, in order, and on no other. Steps take time on a clock that the test moves.
 #pragma once
 
 #include <algorithm>
@@ -23,10 +23,10 @@ struct FakeCosts {
   int64_t step_us = 1000;  // of each stage
   int64_t row_us = 100;
   int64_t rows_us = 0;  // more where there are 2 rows or more, as with matrix tiles
-  std::function<double()> slowness = nullptr;  // so many times longer takes a step in a stage
+  std::function<double()> slowness = nullptr;  // factor on the time of a step in a stage
 };
 
-// What a test makes go wrong with a step.
+// A fault that a test injects into a step.
 struct FakeFault {
   enum Kind { kBatch, kDataLoss, kEdits, kFull };
   uint32_t stage = 0;
@@ -41,7 +41,7 @@ class FakeStages {
         cells_(facts.kv_cells != 0 ? facts.kv_cells : facts.n_ctx * facts.n_slots),
         stages_(facts.n_stages, std::vector<std::vector<uint64_t>>(facts.n_slots)),
         checkpoints_(facts.n_stages, std::vector<std::vector<uint64_t>>(facts.n_checkpoints)),
-        texts_(facts.n_slots),
+        sequences_(facts.n_slots),
         free_us_(facts.n_stages, 0) {}
 
   struct Outcome {
@@ -50,8 +50,8 @@ class FakeStages {
     std::optional<wire::StepError> error;
   };
 
-  // Takes a step at `now_us`: what comes of it, and when. All stages take steps in the same order,
-  // so each step can be run through all of them at once.
+  // Takes a step at `now_us`, and returns its outcome with the time. All stages take steps in the
+  // same order, so each step can be run through all of them at once.
   Outcome Submit(const wire::Step& step, int64_t now_us, std::optional<FakeFault> fault = {}) {
     EXPECT_EQ(step.step_id(), last_step_id_ + 1);
     last_step_id_ = step.step_id();
@@ -74,7 +74,7 @@ class FakeStages {
         error.set_stage(k);
         ToWire(status, absl::StrCat("stage ", k), error.mutable_status());
         outcome.at_us = us;
-        // What is behind passes it on, after the steps before it.
+        // The stages behind pass the error on, after the steps before it.
         outcome.at_us = std::max(outcome.at_us, last_at_us_);
         last_at_us_ = outcome.at_us;
         return outcome;
@@ -89,38 +89,38 @@ class FakeStages {
     return outcome;
   }
 
-  // A step that no stage has seen has had its number.
+  // A step that no stage has seen uses up its number, too.
   void Skip() { ++last_step_id_; }
 
-  // Another pipeline, whose stages take over what the slots hold and no more.
+  // Another pipeline, whose stages take over the slots' contents and nothing else.
   void Carry() {
     last_step_id_ = 0;
     for (auto& stage : checkpoints_) stage.assign(stage.size(), {});
-    texts_.assign(texts_.size(), {});
+    sequences_.assign(sequences_.size(), {});
   }
 
-  // The tokens of a text that has the stages for itself, until it ends or has `n` tokens.
+  // The tokens of a request that has the stages for itself, until it ends or has `n` tokens.
   static std::vector<int32_t> Alone(const PipelineFacts& facts, const GenerationRequest& request,
                                     size_t n) {
     const size_t n_ctx = facts.kv_cells != 0 ? std::min(facts.n_ctx, facts.kv_cells) : facts.n_ctx;
     const size_t keep = std::min<size_t>(request.keep_tokens, request.prompt.size());
     std::vector<std::vector<uint64_t>> states(facts.n_stages);
-    std::vector<int32_t> text = request.prompt;
+    std::vector<int32_t> sequence = request.prompt;
     std::vector<int32_t> tokens;
     size_t fed = 0;
     while (tokens.size() < n) {
       uint64_t value = 0;
-      for (; fed < text.size(); ++fed) {
+      for (; fed < sequence.size(); ++fed) {
         for (auto& stage : states) {
           if (stage.size() == n_ctx) Shift(keep, (n_ctx - keep) / 2, &stage);
         }
-        value = static_cast<uint64_t>(text[fed]);
+        value = static_cast<uint64_t>(sequence[fed]);
         for (uint32_t k = 0; k < facts.n_stages; ++k) value = Push(k, value, &states[k]);
       }
-      const int32_t token = Choose(value, text, request.sampler.seed());
+      const int32_t token = Choose(value, sequence, request.sampler.seed());
       if (token == kEnd) break;
       tokens.push_back(token);
-      text.push_back(token);
+      sequence.push_back(token);
     }
     return tokens;
   }
@@ -129,16 +129,16 @@ class FakeStages {
   static constexpr int32_t kEnd = 999;
   static constexpr int32_t kBadToken = 998;    // no stage takes a batch with it
   static constexpr uint64_t kBadSeed = 12345;  // no sampler opens with it
-  static constexpr uint64_t kEndlessSeed = 1;  // texts that never end by themselves
+  static constexpr uint64_t kEndlessSeed = 1;  // generations that never end by themselves
 
   int64_t mismatches() const { return mismatches_; }
   size_t length(uint32_t stage, int32_t slot) const { return stages_[stage][slot].size(); }
-  bool is_open(int32_t slot) const { return texts_[slot].open; }
+  bool is_open(int32_t slot) const { return sequences_[slot].open; }
   const std::vector<wire::Step>& steps() const { return steps_; }
   void KeepSteps() { keeps_steps_ = true; }
 
  private:
-  struct Text {
+  struct Sequence {
     bool open = false;
     std::vector<int32_t> tokens;
     int32_t offset = 0;
@@ -155,15 +155,15 @@ class FakeStages {
     states->push_back(Mix(Mix(states->empty() ? 7 : states->back(), value), stage));
     return states->back();
   }
-  // What stands behind was fed with what is forgotten in sight, and now stands elsewhere.
+  // The rows behind were fed with the dropped ones in sight, and now have other positions.
   static void Shift(size_t keep, size_t discard, std::vector<uint64_t>* states) {
     const auto begin = states->begin() + static_cast<std::ptrdiff_t>(keep);
     states->erase(begin, begin + static_cast<std::ptrdiff_t>(discard));
     states->back() = Mix(states->back(), keep + states->size());
   }
-  static int32_t Choose(uint64_t value, const std::vector<int32_t>& text, uint64_t seed) {
-    uint64_t h = Mix(Mix(value, seed), text.size());
-    for (int32_t token : text) h = Mix(h, static_cast<uint64_t>(token));
+  static int32_t Choose(uint64_t value, const std::vector<int32_t>& sequence, uint64_t seed) {
+    uint64_t h = Mix(Mix(value, seed), sequence.size());
+    for (int32_t token : sequence) h = Mix(h, static_cast<uint64_t>(token));
     if (seed != kEndlessSeed && h % 61 == 0) return kEnd;
     return static_cast<int32_t>(h % (kVocabulary - 10));
   }
@@ -226,13 +226,13 @@ class FakeStages {
     auto& slots = stages_[k];
     std::vector<uint64_t>& slot = slots.at(edit.slot());
     const bool is_last = k + 1 == facts_.n_stages;
-    Text& text = texts_[edit.slot()];
+    Sequence& sequence = sequences_[edit.slot()];
     const auto begin = static_cast<size_t>(edit.begin());
     switch (edit.kind()) {
       case wire::KvEdit::DROP:
         slot.clear();
         if (is_last) {
-          text = Text();
+          sequence = Sequence();
           shared_.erase(edit.slot());
         }
         break;
@@ -243,7 +243,7 @@ class FakeStages {
               << "a trim that the cache cannot do";
         }
         slot.resize(std::min(slot.size(), begin));
-        if (is_last) text = Text();
+        if (is_last) sequence = Sequence();
         break;
       }
       case wire::KvEdit::COPY:
@@ -251,18 +251,19 @@ class FakeStages {
         EXPECT_NE(edit.slot(), edit.from_slot());
         slot = slots.at(edit.from_slot());
         if (is_last) {
-          text = Text();
+          sequence = Sequence();
           shared_.insert({edit.slot(), edit.from_slot()});
         }
         break;
       case wire::KvEdit::SHIFT:
         EXPECT_TRUE(facts_.cache.shift) << "a shift that the cache cannot do";
-        EXPECT_TRUE(has_failed_ || !shared_.contains(edit.slot())) << "cells of others move, too";
+        EXPECT_TRUE(has_failed_ || !shared_.contains(edit.slot()))
+            << "cells of other slots move, too";
         EXPECT_LT(edit.delta(), 0);
         EXPECT_LE(edit.begin(), static_cast<int>(slot.size()));
         Shift(begin - static_cast<size_t>(-edit.delta()), static_cast<size_t>(-edit.delta()),
               &slot);
-        if (is_last) text.offset -= edit.delta();
+        if (is_last) sequence.offset -= edit.delta();
         break;
       case wire::KvEdit::SAVE:
         EXPECT_TRUE(facts_.cache.checkpoint) << "a checkpoint that the cache cannot make";
@@ -275,10 +276,10 @@ class FakeStages {
           EXPECT_TRUE(has_failed_) << "a checkpoint that is not there";
           return absl::NotFoundError("no such checkpoint");
         }
-        // What every position keeps must be of the same text.
+        // Caches that keep every position must hold the same sequence.
         EXPECT_TRUE(has_failed_ || std::equal(saved.begin(), saved.end(), slot.begin()));
         slot = saved;
-        if (is_last) text = Text();
+        if (is_last) sequence = Sequence();
         break;
       }
       default:
@@ -288,13 +289,13 @@ class FakeStages {
   }
 
   void Open(const wire::SequenceOpen& open) {
-    Text& text = texts_.at(open.slot());
-    text = {.open = open.sampler().seed() != kBadSeed,
-            .tokens = {open.prompt().begin(), open.prompt().end()},
-            .offset = open.sequence_offset(),
-            .seed = open.sampler().seed()};
-    text.tokens.insert(text.tokens.end(), open.generated().begin(), open.generated().end());
-    has_failed_ |= !text.open;
+    Sequence& sequence = sequences_.at(open.slot());
+    sequence = {.open = open.sampler().seed() != kBadSeed,
+                .tokens = {open.prompt().begin(), open.prompt().end()},
+                .offset = open.sequence_offset(),
+                .seed = open.sampler().seed()};
+    sequence.tokens.insert(sequence.tokens.end(), open.generated().begin(), open.generated().end());
+    has_failed_ |= !sequence.open;
   }
 
   void SampleRows(const wire::Step& step, const std::vector<uint64_t>& rows, wire::Result* result) {
@@ -315,28 +316,29 @@ class FakeStages {
                          [slot](const wire::SlotError& error) { return error.slot() == slot; });
     };
     for (int i = 0; i < step.tokens_size(); ++i) {
-      Text& text = texts_[step.slots(i)];
-      if (!text.open || is_wrong(step.slots(i))) continue;
-      const size_t at = static_cast<size_t>(step.positions(i)) + static_cast<size_t>(text.offset);
-      if (at >= text.tokens.size() || text.tokens[at] != step.tokens(i)) {
-        cannot_go_on(step.slots(i), absl::StrCat("another text at ", at));
+      Sequence& sequence = sequences_[step.slots(i)];
+      if (!sequence.open || is_wrong(step.slots(i))) continue;
+      const size_t at =
+          static_cast<size_t>(step.positions(i)) + static_cast<size_t>(sequence.offset);
+      if (at >= sequence.tokens.size() || sequence.tokens[at] != step.tokens(i)) {
+        cannot_go_on(step.slots(i), absl::StrCat("another sequence at ", at));
       }
     }
     for (uint32_t row : step.sample_rows()) {
       const int32_t slot = step.slots(static_cast<int>(row));
-      Text& text = texts_[slot];
+      Sequence& sequence = sequences_[slot];
       if (is_wrong(slot)) continue;
-      const int32_t position = step.positions(static_cast<int>(row)) + 1 + text.offset;
-      if (!text.open || position != static_cast<int32_t>(text.tokens.size())) {
-        cannot_go_on(slot, "sampled elsewhere than at its end");
+      const int32_t position = step.positions(static_cast<int>(row)) + 1 + sequence.offset;
+      if (!sequence.open || position != static_cast<int32_t>(sequence.tokens.size())) {
+        cannot_go_on(slot, "a row other than the last was sampled");
         continue;
       }
       wire::SampledToken* token = result->add_tokens();
       token->set_slot(slot);
       token->set_position(position);
-      token->set_token(Choose(rows[row], text.tokens, text.seed));
+      token->set_token(Choose(rows[row], sequence.tokens, sequence.seed));
       token->set_end_of_generation(token->token() == kEnd);
-      text.tokens.push_back(token->token());
+      sequence.tokens.push_back(token->token());
     }
   }
 
@@ -345,7 +347,7 @@ class FakeStages {
   const size_t cells_;
   std::vector<std::vector<std::vector<uint64_t>>> stages_;       // [stages][slots][positions]
   std::vector<std::vector<std::vector<uint64_t>>> checkpoints_;  // [stages][checkpoints][positions]
-  std::vector<Text> texts_;                                      // [slots], of the last stage
+  std::vector<Sequence> sequences_;                              // [slots], of the last stage
   std::set<int32_t> shared_;      // slots that were copied, from or to, since they were empty
   std::vector<int64_t> free_us_;  // [stages]
   int64_t last_at_us_ = 0;

@@ -174,7 +174,7 @@ TEST_F(GenerateTest, EndsWithTheReasonWhenThePipelineBreaks) {
   EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("node-2")));
 }
 
-TEST_F(GenerateTest, StopsWhenNobodyWantsTheTextAnyMore) {
+TEST_F(GenerateTest, StopsWhenTheCallerWantsNoMoreTokens) {
   stop_after = 2;
   auto result = Run();
   ASSERT_TRUE(result.ok());
@@ -184,7 +184,7 @@ TEST_F(GenerateTest, StopsWhenNobodyWantsTheTextAnyMore) {
 
 TEST_F(GenerateTest, IsCancelledFromAnotherThread) {
   request.tokens_max = 8;
-  // The text can only end through the cancel: it comes while on_token holds the run up.
+  // The run can only end through the cancel: it comes while on_token blocks the run.
   auto result = generator.Run(&pipeline, request, [this](const wire::SampledToken& token) {
     if (token.position() == 6) std::thread([this] { generator.Cancel(); }).join();
     return true;

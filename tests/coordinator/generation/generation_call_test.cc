@@ -10,18 +10,18 @@ namespace {
 
 using ::testing::ElementsAre;
 
-class Ear final : public GenerationSink {
+class RecordingSink final : public GenerationSink {
  public:
   void OnStarted(const std::vector<int32_t>& prompt) override {
-    heard.push_back("started " + std::to_string(prompt.size()));
+    events.push_back("started " + std::to_string(prompt.size()));
   }
   void OnToken(const wire::SampledToken& token) override {
-    heard.push_back("token " + std::to_string(token.token()));
+    events.push_back("token " + std::to_string(token.token()));
   }
   void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
-    heard.push_back("end " + std::string(status.message()));
+    events.push_back("end " + std::string(status.message()));
   }
-  std::vector<std::string> heard;
+  std::vector<std::string> events;
 };
 
 wire::SampledToken Token(int32_t id) {
@@ -30,70 +30,70 @@ wire::SampledToken Token(int32_t id) {
   return token;
 }
 
-TEST(GenerationCall, TellsTheStartFirst) {
-  const auto ear = std::make_shared<Ear>();
-  GenerationCall call(ear);
-  const auto server = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
+TEST(GenerationCall, ReportsTheStartFirst) {
+  const auto sink = std::make_shared<RecordingSink>();
+  GenerationCall call(sink);
+  const auto engine = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
   call.OnToken(Token(1));
   call.OnToken(Token(2));
-  EXPECT_TRUE(ear->heard.empty());
-  call.Start({7, 8, 9}, server, 1);
+  EXPECT_TRUE(sink->events.empty());
+  call.Start({7, 8, 9}, engine, 1);
   call.OnToken(Token(3));
   call.OnEnd(absl::OkStatus(), FinishReason::kLength, {});
-  EXPECT_THAT(ear->heard, ElementsAre("started 3", "token 1", "token 2", "token 3", "end "));
+  EXPECT_THAT(sink->events, ElementsAre("started 3", "token 1", "token 2", "token 3", "end "));
 }
 
-TEST(GenerationCall, ATextThatHasEndedBeforeItsStartIsToldInOrder) {
-  const auto ear = std::make_shared<Ear>();
-  GenerationCall call(ear);
-  const auto server = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
+TEST(GenerationCall, AGenerationThatEndsBeforeItsStartIsReportedInOrder) {
+  const auto sink = std::make_shared<RecordingSink>();
+  GenerationCall call(sink);
+  const auto engine = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
   call.OnToken(Token(1));
   call.OnEnd(absl::OkStatus(), FinishReason::kLength, {});
-  call.Start({7}, server, 1);
-  EXPECT_THAT(ear->heard, ElementsAre("started 1", "token 1", "end "));
+  call.Start({7}, engine, 1);
+  EXPECT_THAT(sink->events, ElementsAre("started 1", "token 1", "end "));
 }
 
-TEST(GenerationCall, WhatIsRefusedNeverStarts) {
-  const auto ear = std::make_shared<Ear>();
-  GenerationCall call(ear);
+TEST(GenerationCall, ARefusedRequestNeverStarts) {
+  const auto sink = std::make_shared<RecordingSink>();
+  GenerationCall call(sink);
   call.Cancel();
   call.Refuse(absl::UnavailableError("later"));
-  EXPECT_THAT(ear->heard, ElementsAre("end later"));
+  EXPECT_THAT(sink->events, ElementsAre("end later"));
 }
 
-TEST(GenerationCall, WhoWorksForItsStartHearsThatNobodyWantsIt) {
-  const auto ear = std::make_shared<Ear>();
+TEST(GenerationCall, ACancelBeforeTheStartIsReported) {
+  const auto sink = std::make_shared<RecordingSink>();
   int unwanted = 0;
-  GenerationCall call(ear);
+  GenerationCall call(sink);
   call.OnUnwanted([&] { ++unwanted; });
   EXPECT_TRUE(call.wanted());
   call.Finish();
   call.Cancel();
   EXPECT_FALSE(call.wanted());
   EXPECT_EQ(unwanted, 1);
-  GenerationCall late(ear);
+  GenerationCall late(sink);
   late.Cancel();
   late.OnUnwanted([&] { ++unwanted; });
   EXPECT_EQ(unwanted, 2);
 }
 
-TEST(GenerationCall, OnceItIsDecidedNobodyWorksForItsStart) {
-  const auto ear = std::make_shared<Ear>();
-  const auto server = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
+TEST(GenerationCall, ACancelAfterTheStartOrRefusalIsNotReported) {
+  const auto sink = std::make_shared<RecordingSink>();
+  const auto engine = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
   int unwanted = 0;
-  GenerationCall started(ear);
+  GenerationCall started(sink);
   started.OnUnwanted([&] { ++unwanted; });
-  started.Start({1}, server, 1);
+  started.Start({1}, engine, 1);
   started.Cancel();
-  GenerationCall refused(ear);
+  GenerationCall refused(sink);
   refused.Refuse(absl::UnavailableError("later"));
   refused.Cancel();
   refused.OnUnwanted([&] { ++unwanted; });
   EXPECT_EQ(unwanted, 0);
 }
 
-// An ear that asks for the end from inside its own call.
-TEST(GenerationCall, MayBeCancelledFromWhatItTells) {
+// A sink that cancels from inside its own call.
+TEST(GenerationCall, MayBeCancelledFromItsSink) {
   class Impatient final : public GenerationSink {
    public:
     void OnStarted(const std::vector<int32_t>&) override {}
@@ -106,15 +106,15 @@ TEST(GenerationCall, MayBeCancelledFromWhatItTells) {
     int tokens = 0;
     bool ended = false;
   };
-  const auto ear = std::make_shared<Impatient>();
-  GenerationCall call(ear);
-  ear->call = &call;
-  const auto server = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
-  call.Start({1}, server, 1);
+  const auto sink = std::make_shared<Impatient>();
+  GenerationCall call(sink);
+  sink->call = &call;
+  const auto engine = std::make_shared<GenerationEngine>(GenerationEngineOptions{});
+  call.Start({1}, engine, 1);
   call.OnToken(Token(1));
   call.OnEnd(absl::CancelledError(""), FinishReason::kCancelled, {});
-  EXPECT_EQ(ear->tokens, 1);
-  EXPECT_TRUE(ear->ended);
+  EXPECT_EQ(sink->tokens, 1);
+  EXPECT_TRUE(sink->ended);
 }
 
 }  // namespace

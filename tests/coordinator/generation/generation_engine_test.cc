@@ -1,5 +1,5 @@
-// The thread-safe front of the scheduler over fake stages that answer on threads of their own, or
-// from inside Submit().
+// The thread-safe engine around the scheduler, over fake stages that answer on threads of their
+// own, or from inside Submit().
 #include "coordinator/generation/generation_engine.h"
 
 #include <algorithm>
@@ -69,8 +69,8 @@ class FakePipeline final : public Pipeline {
       if (broken_) return absl::UnavailableError("closed");
       if (refusals_ > 0) {
         --refusals_;
-        // The room comes before the answer is read.
-        if (tells_at_once_) return Refuse();
+        // The room comes before the refusal is read.
+        if (has_room_at_once_) return Refuse();
         return absl::ResourceExhaustedError("no credit");
       }
       if (std::ranges::any_of(step.opens(), [](const wire::SequenceOpen& open) {
@@ -97,10 +97,10 @@ class FakePipeline final : public Pipeline {
     }
     listener_->OnBroken(status);
   }
-  void RefuseNext(int n, bool tells_at_once) {
+  void RefuseNext(int n, bool has_room_at_once) {
     MutexLock lock(&mu_);
     refusals_ = n;
-    tells_at_once_ = tells_at_once;
+    has_room_at_once_ = has_room_at_once;
   }
 
   absl::Status Diagnose(const absl::Status& broken) override { return broken; }
@@ -142,7 +142,7 @@ class FakePipeline final : public Pipeline {
   FakeStages stages_ ABSL_GUARDED_BY(mu_);
   std::deque<FakeStages::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
   int refusals_ ABSL_GUARDED_BY(mu_) = 0;
-  bool tells_at_once_ ABSL_GUARDED_BY(mu_) = false;
+  bool has_room_at_once_ ABSL_GUARDED_BY(mu_) = false;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
@@ -208,7 +208,7 @@ class Listener final : public GenerationListener {
   GenerationUsage usage_ ABSL_GUARDED_BY(mu_);
 };
 
-GenerationRequest Ask(int32_t first, uint32_t tokens_max) {
+GenerationRequest MakeRequest(int32_t first, uint32_t tokens_max) {
   GenerationRequest request;
   for (int32_t i = 0; i < 20; ++i) request.prompt.push_back(first + i);
   request.tokens_max = tokens_max;
@@ -219,77 +219,77 @@ GenerationRequest Ask(int32_t first, uint32_t tokens_max) {
 class GenerationEngineTest : public ::testing::Test {
  protected:
   void Begin(FakePipeline::Answers answers) {
-    server.emplace(GenerationEngineOptions{});
-    pipeline = std::make_unique<FakePipeline>(&*server, answers);
-    ASSERT_TRUE(server->Start(pipeline.get()).ok());
+    engine.emplace(GenerationEngineOptions{});
+    pipeline = std::make_unique<FakePipeline>(&*engine, answers);
+    ASSERT_TRUE(engine->Start(pipeline.get()).ok());
   }
   ~GenerationEngineTest() override {
-    if (server) server->Stop(absl::OkStatus());
+    if (engine) engine->Stop(absl::OkStatus());
     pipeline.reset();
   }
-  std::optional<GenerationEngine> server;
+  std::optional<GenerationEngine> engine;
   std::unique_ptr<FakePipeline> pipeline;
 };
 
-// Its stages have not failed.
-TEST_F(GenerationEngineTest, ATextThatIsMovedAgainAndAgainGoesOn) {
+// The stages have not failed.
+TEST_F(GenerationEngineTest, ARequestThatIsMovedAgainAndAgainGoesOn) {
   Begin(FakePipeline::Answers::kNever);
   const auto listener = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(1, 30), listener).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 30), listener).ok());
   const auto next = [&](FakePipeline::Answers answers) {
-    server->Detach();
-    pipeline = std::make_unique<FakePipeline>(&*server, answers);
-    ASSERT_TRUE(server->Restart(pipeline.get()).ok());
+    engine->Detach();
+    pipeline = std::make_unique<FakePipeline>(&*engine, answers);
+    ASSERT_TRUE(engine->Restart(pipeline.get()).ok());
   };
   for (int moves = 0; moves < 5; ++moves) {
-    EXPECT_FALSE(server->Quiesce(std::chrono::milliseconds(1), Wanted));
+    EXPECT_FALSE(engine->Quiesce(std::chrono::milliseconds(1), Wanted));
     next(FakePipeline::Answers::kNever);
   }
-  server->Pause();
+  engine->Pause();
   next(FakePipeline::Answers::kOnThread);
   EXPECT_TRUE(listener->Wait().ok());
 }
 
-TEST_F(GenerationEngineTest, WritesTextsFromWhicheverThreadAnswers) {
+TEST_F(GenerationEngineTest, GeneratesWhicheverThreadAnswers) {
   for (const auto answers :
        {FakePipeline::Answers::kInsideSubmit, FakePipeline::Answers::kOnThread}) {
-    if (server) server->Stop(absl::OkStatus());
+    if (engine) engine->Stop(absl::OkStatus());
     pipeline.reset();
     Begin(answers);
     const auto listener = std::make_shared<Listener>();
-    ASSERT_TRUE(server->Add(Ask(1, 30), listener).ok());
+    ASSERT_TRUE(engine->Add(MakeRequest(1, 30), listener).ok());
     EXPECT_TRUE(listener->Wait().ok());
-    EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(1, 30), 30));
+    EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), MakeRequest(1, 30), 30));
     EXPECT_EQ(listener->reason(), FinishReason::kLength);
     EXPECT_EQ(listener->usage().tokens, 30);
-    EXPECT_EQ(server->Stats().tokens, 30);
+    EXPECT_EQ(engine->Stats().tokens, 30);
   }
 }
 
-TEST_F(GenerationEngineTest, AStepThatNoLinkTakesEndsWhoseItIs) {
+TEST_F(GenerationEngineTest, AStepThatNoLinkTakesEndsItsRequest) {
   Begin(FakePipeline::Answers::kOnThread);
   const auto good = std::make_shared<Listener>(), bad = std::make_shared<Listener>();
-  GenerationRequest request = Ask(2, 30);
+  GenerationRequest request = MakeRequest(2, 30);
   request.sampler.set_grammar(FakePipeline::kTooLarge);
-  ASSERT_TRUE(server->Add(Ask(1, 30), good).ok());
-  ASSERT_TRUE(server->Add(request, bad).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 30), good).ok());
+  ASSERT_TRUE(engine->Add(request, bad).ok());
   EXPECT_THAT(bad->Wait(), StatusIs(Code::kInvalidArgument, HasSubstr("too large")));
   EXPECT_TRUE(good->Wait().ok());
-  EXPECT_EQ(good->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(1, 30), 30));
+  EXPECT_EQ(good->tokens(), FakeStages::Alone(FakePipeline::Facts(), MakeRequest(1, 30), 30));
 }
 
-TEST_F(GenerationEngineTest, ManyThreadsAskAndCancelAtOnce) {
+TEST_F(GenerationEngineTest, ManyThreadsAddAndCancelAtOnce) {
   Begin(FakePipeline::Answers::kOnThread);
   std::vector<std::thread> threads;
   for (int t = 0; t < 6; ++t) {
     threads.emplace_back([this, t] {
       for (int i = 0; i < 20; ++i) {
         const auto listener = std::make_shared<Listener>();
-        const GenerationRequest request = Ask(t * 100 + i, 40);
-        const auto id = server->Add(request, listener);
+        const GenerationRequest request = MakeRequest(t * 100 + i, 40);
+        const auto id = engine->Add(request, listener);
         ASSERT_TRUE(id.ok()) << id.status();
-        if (i % 3 == 1) server->Cancel(*id);
-        if (i % 3 == 2) server->Finish(*id);
+        if (i % 3 == 1) engine->Cancel(*id);
+        if (i % 3 == 2) engine->Finish(*id);
         EXPECT_TRUE(listener->Wait().ok());
         const std::vector<int32_t> tokens = listener->tokens();
         EXPECT_TRUE(i % 3 != 0 || tokens.size() == 40);
@@ -298,24 +298,24 @@ TEST_F(GenerationEngineTest, ManyThreadsAskAndCancelAtOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(server->Stats().requests, 120);
+  EXPECT_EQ(engine->Stats().requests, 120);
 }
 
-TEST_F(GenerationEngineTest, AListenerMayCancelFinishAndAsk) {
+TEST_F(GenerationEngineTest, AListenerMayCancelFinishAndAdd) {
   Begin(FakePipeline::Answers::kInsideSubmit);
   const auto listener = std::make_shared<Listener>();
   const auto other = std::make_shared<Listener>();
   // Requests are numbered from 1.
   listener->on_token = [&](size_t n) {
-    if (n == 5) server->Cancel(1);
+    if (n == 5) engine->Cancel(1);
     if (n == 3) {
-      EXPECT_TRUE(server->Add(Ask(50, 10), other).ok());
+      EXPECT_TRUE(engine->Add(MakeRequest(50, 10), other).ok());
     }
   };
   other->on_token = [&](size_t n) {
-    if (n == 5) server->Finish(2);
+    if (n == 5) engine->Finish(2);
   };
-  ASSERT_TRUE(server->Add(Ask(1, 30), listener).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 30), listener).ok());
   EXPECT_TRUE(listener->Wait().ok());
   EXPECT_TRUE(other->Wait().ok());
   EXPECT_EQ(listener->reason(), FinishReason::kCancelled);
@@ -325,20 +325,20 @@ TEST_F(GenerationEngineTest, AListenerMayCancelFinishAndAsk) {
 
 TEST_F(GenerationEngineTest, WaitsForRoomInTheFirstStage) {
   Begin(FakePipeline::Answers::kOnThread);
-  pipeline->RefuseNext(1, /*tells_at_once=*/false);
+  pipeline->RefuseNext(1, /*has_room_at_once=*/false);
   const auto listener = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(1, 10), listener).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 10), listener).ok());
   EXPECT_FALSE(listener->ended());
-  server->OnWritable();
+  engine->OnWritable();
   EXPECT_TRUE(listener->Wait().ok());
-  EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(1, 10), 10));
+  EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), MakeRequest(1, 10), 10));
 }
 
 TEST_F(GenerationEngineTest, NoticesRoomThatComesWhileItIsRefused) {
   Begin(FakePipeline::Answers::kOnThread);
-  pipeline->RefuseNext(3, /*tells_at_once=*/true);
+  pipeline->RefuseNext(3, /*has_room_at_once=*/true);
   const auto listener = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(1, 10), listener).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 10), listener).ok());
   EXPECT_TRUE(listener->Wait().ok());
 }
 
@@ -347,182 +347,184 @@ TEST_F(GenerationEngineTest, ABrokenPipelineEndsEveryRequestWithItsStatus) {
   std::vector<std::shared_ptr<Listener>> listeners;
   for (int i = 0; i < 10; ++i) {
     listeners.push_back(std::make_shared<Listener>());
-    ASSERT_TRUE(server->Add(Ask(i, 10), listeners.back()).ok());
+    ASSERT_TRUE(engine->Add(MakeRequest(i, 10), listeners.back()).ok());
   }
   pipeline->Break(absl::UnavailableError("node-2 is gone"));
   for (const auto& listener : listeners) {
     EXPECT_THAT(listener->Wait(), StatusIs(Code::kUnavailable, HasSubstr("node-2")));
   }
-  EXPECT_THAT(server->Add(Ask(1, 1), listeners[0]),
+  EXPECT_THAT(engine->Add(MakeRequest(1, 1), listeners[0]),
               StatusIs(Code::kUnavailable, HasSubstr("node-2")));
-  EXPECT_TRUE(server->idle());
+  EXPECT_TRUE(engine->idle());
 }
 
-TEST_F(GenerationEngineTest, TextsGoOnInThePlaceOfABrokenPipeline) {
+TEST_F(GenerationEngineTest, RequestsGoOnInThePlaceOfABrokenPipeline) {
   Begin(FakePipeline::Answers::kOnThread);
   std::vector<std::shared_ptr<Listener>> listeners;
-  absl::Notification under_way;
+  absl::Notification in_progress;
   for (int i = 0; i < 6; ++i) {
     listeners.push_back(std::make_shared<Listener>());
     if (i == 0) {
       listeners[0]->on_token = [&](size_t n) {
-        if (n == 5) under_way.Notify();
+        if (n == 5) in_progress.Notify();
       };
     }
-    ASSERT_TRUE(server->Add(Ask(i, 60), listeners.back()).ok());
+    ASSERT_TRUE(engine->Add(MakeRequest(i, 60), listeners.back()).ok());
   }
-  under_way.WaitForNotification();
-  server->Pause();
-  server->Detach();
+  in_progress.WaitForNotification();
+  engine->Pause();
+  engine->Detach();
   pipeline.reset();
-  // Who comes meanwhile waits, too.
+  // A request that comes meanwhile waits, too.
   listeners.push_back(std::make_shared<Listener>());
-  ASSERT_TRUE(server->Add(Ask(6, 60), listeners.back()).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(6, 60), listeners.back()).ok());
   EXPECT_FALSE(listeners.back()->ended());
 
-  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kInsideSubmit);
-  ASSERT_TRUE(server->Restart(pipeline.get()).ok());
+  pipeline = std::make_unique<FakePipeline>(&*engine, FakePipeline::Answers::kInsideSubmit);
+  ASSERT_TRUE(engine->Restart(pipeline.get()).ok());
   for (int i = 0; i < 7; ++i) {
     EXPECT_TRUE(listeners[i]->Wait().ok());
-    EXPECT_EQ(listeners[i]->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(i, 60), 60));
+    EXPECT_EQ(listeners[i]->tokens(),
+              FakeStages::Alone(FakePipeline::Facts(), MakeRequest(i, 60), 60));
   }
 }
 
-TEST_F(GenerationEngineTest, ComesToRestWhenStepsUnderWayAreDone) {
+TEST_F(GenerationEngineTest, QuiescesWhenStepsInFlightAreDone) {
   Begin(FakePipeline::Answers::kOnThread);
   std::vector<std::shared_ptr<Listener>> listeners;
-  absl::Notification under_way;
+  absl::Notification in_progress;
   for (int i = 0; i < 4; ++i) {
     listeners.push_back(std::make_shared<Listener>());
     if (i == 0) {
       listeners[0]->on_token = [&](size_t n) {
-        if (n == 5) under_way.Notify();
+        if (n == 5) in_progress.Notify();
       };
     }
-    ASSERT_TRUE(server->Add(Ask(i, 60), listeners.back()).ok());
+    ASSERT_TRUE(engine->Add(MakeRequest(i, 60), listeners.back()).ok());
   }
-  under_way.WaitForNotification();
-  ASSERT_TRUE(server->Quiesce(std::chrono::minutes(1), Wanted));
-  const SchedulerStats stats = server->Stats();
+  in_progress.WaitForNotification();
+  ASSERT_TRUE(engine->Quiesce(std::chrono::minutes(1), Wanted));
+  const SchedulerStats stats = engine->Stats();
   EXPECT_EQ(stats.steps_in_flight, 0u);
-  // Who comes now is taken, and no step is formed for him.
+  // A new request is accepted, but no step is formed for it.
   listeners.push_back(std::make_shared<Listener>());
-  ASSERT_TRUE(server->Add(Ask(4, 60), listeners.back()).ok());
-  EXPECT_EQ(server->Stats().steps, stats.steps);
-  server->Detach();
-  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kInsideSubmit);
-  const auto went_on = server->Restart(pipeline.get());
+  ASSERT_TRUE(engine->Add(MakeRequest(4, 60), listeners.back()).ok());
+  EXPECT_EQ(engine->Stats().steps, stats.steps);
+  engine->Detach();
+  pipeline = std::make_unique<FakePipeline>(&*engine, FakePipeline::Answers::kInsideSubmit);
+  const auto went_on = engine->Restart(pipeline.get());
   ASSERT_TRUE(went_on.ok()) << went_on.status();
   EXPECT_FALSE(*went_on) << "its caches are empty";
   for (int i = 0; i < 5; ++i) {
     EXPECT_TRUE(listeners[i]->Wait().ok());
-    EXPECT_EQ(listeners[i]->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(i, 60), 60));
+    EXPECT_EQ(listeners[i]->tokens(),
+              FakeStages::Alone(FakePipeline::Facts(), MakeRequest(i, 60), 60));
   }
 }
 
-TEST_F(GenerationEngineTest, DoesNotComeToRestWhereAStepDoesNotEnd) {
+TEST_F(GenerationEngineTest, DoesNotQuiesceWhereAStepDoesNotEnd) {
   Begin(FakePipeline::Answers::kNever);
-  ASSERT_TRUE(server->Add(Ask(1, 10), std::make_shared<Listener>()).ok());
-  EXPECT_FALSE(server->Quiesce(std::chrono::milliseconds(30), Wanted));
-  server->Pause();
-  EXPECT_FALSE(server->Quiesce(std::chrono::minutes(10), Wanted));
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 10), std::make_shared<Listener>()).ok());
+  EXPECT_FALSE(engine->Quiesce(std::chrono::milliseconds(30), Wanted));
+  engine->Pause();
+  EXPECT_FALSE(engine->Quiesce(std::chrono::minutes(10), Wanted));
 }
 
-TEST_F(GenerationEngineTest, WaitsForStepsNoLongerThanTheRestIsWanted) {
+TEST_F(GenerationEngineTest, QuiesceEndsWhenItIsNoLongerWanted) {
   Begin(FakePipeline::Answers::kNever);
-  ASSERT_TRUE(server->Add(Ask(1, 10), std::make_shared<Listener>()).ok());
-  int asked = 0;
-  EXPECT_FALSE(server->Quiesce(std::chrono::minutes(10), [&] { return ++asked < 3; }));
-  EXPECT_EQ(asked, 3);
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 10), std::make_shared<Listener>()).ok());
+  int calls = 0;
+  EXPECT_FALSE(engine->Quiesce(std::chrono::minutes(10), [&] { return ++calls < 3; }));
+  EXPECT_EQ(calls, 3);
 }
 
-TEST_F(GenerationEngineTest, GoesOnAfterARest) {
+TEST_F(GenerationEngineTest, ResumesAfterQuiesce) {
   Begin(FakePipeline::Answers::kInsideSubmit);
-  ASSERT_TRUE(server->Quiesce(std::chrono::minutes(1), Wanted));
+  ASSERT_TRUE(engine->Quiesce(std::chrono::minutes(1), Wanted));
   const auto listener = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(1, 60), listener).ok());
-  EXPECT_EQ(server->Stats().steps, 0u);
-  server->Resume();
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 60), listener).ok());
+  EXPECT_EQ(engine->Stats().steps, 0u);
+  engine->Resume();
   EXPECT_TRUE(listener->Wait().ok());
-  EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(1, 60), 60));
+  EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), MakeRequest(1, 60), 60));
 }
 
-TEST_F(GenerationEngineTest, TextsThatWaitForAPipelineMayBeCancelledAndFail) {
+TEST_F(GenerationEngineTest, RequestsThatWaitForAPipelineMayBeCancelledAndFail) {
   Begin(FakePipeline::Answers::kNever);
   const auto cancelled = std::make_shared<Listener>(), failed = std::make_shared<Listener>();
-  const auto id = server->Add(Ask(1, 10), cancelled);
+  const auto id = engine->Add(MakeRequest(1, 10), cancelled);
   ASSERT_TRUE(id.ok());
-  ASSERT_TRUE(server->Add(Ask(2, 10), failed).ok());
-  server->Pause();
-  server->Cancel(*id);
+  ASSERT_TRUE(engine->Add(MakeRequest(2, 10), failed).ok());
+  engine->Pause();
+  engine->Cancel(*id);
   EXPECT_TRUE(cancelled->Wait().ok());
   EXPECT_EQ(cancelled->reason(), FinishReason::kCancelled);
-  server->Fail(absl::ResourceExhaustedError("3 GiB are missing"));
+  engine->Fail(absl::ResourceExhaustedError("3 GiB are missing"));
   EXPECT_THAT(failed->Wait(), StatusIs(Code::kResourceExhausted, HasSubstr("3 GiB")));
-  EXPECT_THAT(server->Add(Ask(3, 10), failed),
+  EXPECT_THAT(engine->Add(MakeRequest(3, 10), failed),
               StatusIs(Code::kResourceExhausted, HasSubstr("3 GiB")));
 
-  // And all is well again when there is room.
-  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kInsideSubmit);
-  ASSERT_TRUE(server->Restart(pipeline.get()).ok());
+  // New requests are served again once there is room.
+  pipeline = std::make_unique<FakePipeline>(&*engine, FakePipeline::Answers::kInsideSubmit);
+  ASSERT_TRUE(engine->Restart(pipeline.get()).ok());
   const auto later = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(4, 10), later).ok());
+  ASSERT_TRUE(engine->Add(MakeRequest(4, 10), later).ok());
   EXPECT_TRUE(later->Wait().ok());
-  server->Stop(absl::OkStatus());
-  EXPECT_THAT(server->Restart(pipeline.get()), StatusIs(Code::kUnavailable));
+  engine->Stop(absl::OkStatus());
+  EXPECT_THAT(engine->Restart(pipeline.get()), StatusIs(Code::kUnavailable));
 }
 
-TEST_F(GenerationEngineTest, StopEndsWhatRunsAndCallsNobodyAfterwards) {
+TEST_F(GenerationEngineTest, StopEndsRequestsAndCallsNoListenerAfterwards) {
   Begin(FakePipeline::Answers::kNever);
   const auto listener = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(1, 10), listener).ok());
-  server->Stop(absl::OkStatus());
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 10), listener).ok());
+  engine->Stop(absl::OkStatus());
   EXPECT_TRUE(listener->ended());
   EXPECT_EQ(listener->reason(), FinishReason::kCancelled);
   EXPECT_EQ(listener.use_count(), 1);
-  EXPECT_THAT(server->Add(Ask(1, 1), listener), StatusIs(Code::kUnavailable));
+  EXPECT_THAT(engine->Add(MakeRequest(1, 1), listener), StatusIs(Code::kUnavailable));
 }
 
-TEST_F(GenerationEngineTest, DrainLetsThemFinishAndTakesNobodyElse) {
+TEST_F(GenerationEngineTest, DrainLetsRequestsFinishAndTakesNoOthers) {
   Begin(FakePipeline::Answers::kOnThread);
   const auto listener = std::make_shared<Listener>();
-  ASSERT_TRUE(server->Add(Ask(1, 50), listener).ok());
-  server->Drain();
-  EXPECT_THAT(server->Add(Ask(1, 1), listener), StatusIs(Code::kUnavailable));
+  ASSERT_TRUE(engine->Add(MakeRequest(1, 50), listener).ok());
+  engine->Drain();
+  EXPECT_THAT(engine->Add(MakeRequest(1, 1), listener), StatusIs(Code::kUnavailable));
   EXPECT_TRUE(listener->Wait().ok());
   EXPECT_EQ(listener->tokens().size(), 50);
 }
 
 TEST_F(GenerationEngineTest, TakesNoRequestsBeforeItHasStarted) {
-  server.emplace(GenerationEngineOptions{});
+  engine.emplace(GenerationEngineOptions{});
   const auto listener = std::make_shared<Listener>();
-  EXPECT_THAT(server->Add(Ask(1, 1), listener), StatusIs(Code::kUnavailable));
-  server->Cancel(1);
-  server->OnWritable();
-  server->OnResult({});
-  EXPECT_TRUE(server->idle());
+  EXPECT_THAT(engine->Add(MakeRequest(1, 1), listener), StatusIs(Code::kUnavailable));
+  engine->Cancel(1);
+  engine->OnWritable();
+  engine->OnResult({});
+  EXPECT_TRUE(engine->idle());
 }
 
 TEST_F(GenerationEngineTest, APipelineThatBrokeBeforeTheStartIsRefused) {
-  server.emplace(GenerationEngineOptions{});
-  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kNever);
+  engine.emplace(GenerationEngineOptions{});
+  pipeline = std::make_unique<FakePipeline>(&*engine, FakePipeline::Answers::kNever);
   pipeline->Break(absl::UnavailableError("node-2 is gone"));
-  EXPECT_THAT(server->Start(pipeline.get()), StatusIs(Code::kUnavailable, HasSubstr("node-2")));
+  EXPECT_THAT(engine->Start(pipeline.get()), StatusIs(Code::kUnavailable, HasSubstr("node-2")));
 }
 
 TEST_F(GenerationEngineTest, AFullQueueIsRefusedWithARetryHint) {
-  server.emplace(GenerationEngineOptions{.policy = {.queue_max = 4}});
-  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kNever);
-  ASSERT_TRUE(server->Start(pipeline.get()).ok());
+  engine.emplace(GenerationEngineOptions{.policy = {.queue_max = 4}});
+  pipeline = std::make_unique<FakePipeline>(&*engine, FakePipeline::Answers::kNever);
+  ASSERT_TRUE(engine->Start(pipeline.get()).ok());
   const auto listener = std::make_shared<Listener>();
   // Four have slots; three requests of one client may wait.
   for (int i = 0; i < 7; ++i) {
-    ASSERT_TRUE(server->Add(Ask(i, 10), std::make_shared<Listener>()).ok());
+    ASSERT_TRUE(engine->Add(MakeRequest(i, 10), std::make_shared<Listener>()).ok());
   }
-  const auto refused = server->Add(Ask(9, 10), listener);
+  const auto refused = engine->Add(MakeRequest(9, 10), listener);
   EXPECT_THAT(refused, StatusIs(Code::kResourceExhausted));
   EXPECT_TRUE(RetryAfterMs(refused.status()).has_value());
-  EXPECT_EQ(server->Stats().waiting, 3);
+  EXPECT_EQ(engine->Stats().waiting, 3);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a pipeline tells the nodes of its stages about where weights are, and makes of what their
-// stages computed of the self-test; by nodes that load none.
+// The weight sources that a pipeline names to the nodes of its stages, and its use of the stages'
+// self-tests; with fake nodes that load nothing.
 #include "coordinator/generation/pipeline.h"
 
 #include <atomic>
@@ -35,17 +35,17 @@ class LoadingNode final : public testing::SilentNode {
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return kModel; }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& stage, Progress) override {
     absl::MutexLock lock(mu_);
-    asked_ = stage;
+    spec_ = stage;
     return absl::UnavailableError("it loads none");
   }
-  wire::StageSpec asked() {
+  wire::StageSpec spec() {
     absl::MutexLock lock(mu_);
-    return asked_;
+    return spec_;
   }
 
  private:
   absl::Mutex mu_;
-  wire::StageSpec asked_ ABSL_GUARDED_BY(mu_);
+  wire::StageSpec spec_ ABSL_GUARDED_BY(mu_);
 };
 
 class NoListener final : public Pipeline::Listener {
@@ -87,35 +87,35 @@ class PipelineSources : public ::testing::Test {
   LoadingNode a_{"a"}, b_{"b"}, c_{"c"};
 };
 
-TEST_F(PipelineSources, TheOthersHearOfTheSourceAndOfEachOther) {
+TEST_F(PipelineSources, TheOthersGetTheSourceAndEachOther) {
   const std::vector<NodeClient*> all = {&a_, &b_, &c_};
   Load(all, &a_, {all, all, all});
-  EXPECT_THAT(a_.asked().source_address(), IsEmpty());
-  EXPECT_THAT(PeersOf(a_.asked()), IsEmpty());
-  EXPECT_EQ(b_.asked().source_address(), "a");
-  EXPECT_EQ(b_.asked().source_node(), "a id");
-  EXPECT_THAT(PeersOf(b_.asked()), ElementsAre("c"));
-  EXPECT_THAT(PeersOf(c_.asked()), ElementsAre("b"));
-  for (LoadingNode* const node : {&a_, &b_, &c_}) EXPECT_FALSE(node->asked().no_source());
+  EXPECT_THAT(a_.spec().source_address(), IsEmpty());
+  EXPECT_THAT(PeersOf(a_.spec()), IsEmpty());
+  EXPECT_EQ(b_.spec().source_address(), "a");
+  EXPECT_EQ(b_.spec().source_node(), "a id");
+  EXPECT_THAT(PeersOf(b_.spec()), ElementsAre("c"));
+  EXPECT_THAT(PeersOf(c_.spec()), ElementsAre("b"));
+  for (LoadingNode* const node : {&a_, &b_, &c_}) EXPECT_FALSE(node->spec().no_source());
 }
 
-TEST_F(PipelineSources, WithoutOneEachHearsOfThoseThatHaveItsWeights) {
+TEST_F(PipelineSources, WithoutASourceEachGetsThePeersThatHaveItsWeights) {
   Load({&a_, &b_}, nullptr, {{&c_, &b_}, {&b_, &c_}});
-  EXPECT_THAT(a_.asked().source_address(), IsEmpty());
-  EXPECT_TRUE(a_.asked().no_source());
-  EXPECT_THAT(PeersOf(a_.asked()), ElementsAre("c", "b"));
-  // A file at another path is something that a node gives to itself.
-  EXPECT_TRUE(b_.asked().no_source());
-  EXPECT_THAT(PeersOf(b_.asked()), ElementsAre("b", "c"));
+  EXPECT_THAT(a_.spec().source_address(), IsEmpty());
+  EXPECT_TRUE(a_.spec().no_source());
+  EXPECT_THAT(PeersOf(a_.spec()), ElementsAre("c", "b"));
+  // A node is its own peer for a file at another path.
+  EXPECT_TRUE(b_.spec().no_source());
+  EXPECT_THAT(PeersOf(b_.spec()), ElementsAre("b", "c"));
 }
 
-TEST_F(PipelineSources, WithoutOneAndWithoutPeersAllHaveTheFile) {
+TEST_F(PipelineSources, WithoutASourceAndWithoutPeersAllHaveTheFile) {
   Load({&a_, &b_}, nullptr, {});
-  EXPECT_FALSE(a_.asked().no_source());
-  EXPECT_FALSE(b_.asked().no_source());
+  EXPECT_FALSE(a_.spec().no_source());
+  EXPECT_FALSE(b_.spec().no_source());
 }
 
-TEST_F(PipelineSources, NoMorePeersAreToldThanAreAsked) {
+TEST_F(PipelineSources, NamesNoMorePeersThanAreQueried) {
   std::vector<std::unique_ptr<LoadingNode>> others;
   std::vector<NodeClient*> peers = {&a_, &b_};
   for (int i = 0; i <= kWeightPeersMax; ++i) {
@@ -123,11 +123,11 @@ TEST_F(PipelineSources, NoMorePeersAreToldThanAreAsked) {
     peers.push_back(others.back().get());
   }
   Load({&b_}, &a_, {peers});
-  EXPECT_EQ(b_.asked().weight_peers_size(), kWeightPeersMax);
-  EXPECT_EQ(PeersOf(b_.asked()).front(), "other0");
+  EXPECT_EQ(b_.spec().weight_peers_size(), kWeightPeersMax);
+  EXPECT_EQ(PeersOf(b_.spec()).front(), "other0");
 }
 
-// Loads its stage, and says what that computed.
+// Loads its stage, and reports the self-test of it.
 class TestedNode final : public testing::SilentNode {
  public:
   TestedNode(const std::string& name, float number) : SilentNode(name), number_(number) {}
@@ -190,7 +190,7 @@ TEST(PipelineSelfTests, AStageThatComputesOtherwiseIsUnloadedAndNamed) {
   EXPECT_FALSE(second.loaded());
 }
 
-TEST(PipelineSelfTests, OneThatComputesTheSameGoesOn) {
+TEST(PipelineSelfTests, AStageThatComputesTheSameIsAccepted) {
   TestedNode first("porch", 1), second("cellar", 1);
   // Linking is what fails.
   EXPECT_THAT(LoadTested(&first, &second, 1, /*leave=*/false),

@@ -19,10 +19,10 @@ using ::absl_testing::StatusIs;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// A node that answers when it is told to.
-class Patient final : public testing::SilentNode {
+// A node that answers when the test says so.
+class PatientNode final : public testing::SilentNode {
  public:
-  Patient() : SilentNode("patient") {}
+  PatientNode() : SilentNode("patient") {}
 
   struct Call {
     std::string text;
@@ -41,7 +41,7 @@ class Patient final : public testing::SilentNode {
     tokens.add_tokens(static_cast<int32_t>(call));
     std::move(calls[call]->done)(std::move(tokens));
   }
-  std::vector<std::string> asked() const {
+  std::vector<std::string> requested() const {
     std::vector<std::string> texts;
     for (const auto& call : calls) texts.push_back(call->text);
     return texts;
@@ -52,30 +52,30 @@ class Patient final : public testing::SilentNode {
 
 class RemoteTokenizerTest : public ::testing::Test {
  protected:
-  NodeClient::CancelCall Ask(const std::string& text, const std::string& client = "") {
+  NodeClient::CancelCall Tokenize(const std::string& text, const std::string& client = "") {
     RemoteTokenizer::Job job;
     job.request.set_text(text);
     job.client = client;
     const size_t index = ends.size();
-    ends.push_back(absl::UnknownError("under way"));
+    ends.push_back(absl::UnknownError("pending"));
     job.done = [this, index](const absl::StatusOr<wire::TokenizeResponse>& tokens) {
       ends[index] = tokens.status();
     };
     return tokenizer->Tokenize(std::move(job));
   }
 
-  Patient node;
+  PatientNode node;
   std::shared_ptr<RemoteTokenizer> tokenizer = std::make_shared<RemoteTokenizer>(
-      &node, RemoteTokenizer::Options{.under_way_max = 2, .waiting_max = 4});
+      &node, RemoteTokenizer::Options{.in_flight_max = 2, .waiting_max = 4});
   std::vector<absl::Status> ends;
 };
 
-TEST_F(RemoteTokenizerTest, AFewAreUnderWayAndTheOthersWaitTheirTurn) {
-  for (const char* text : {"a", "b", "c", "d"}) Ask(text);
-  EXPECT_THAT(node.asked(), ElementsAre("a", "b"));
+TEST_F(RemoteTokenizerTest, AFewAreInFlightAndTheOthersWaitTheirTurn) {
+  for (const char* text : {"a", "b", "c", "d"}) Tokenize(text);
+  EXPECT_THAT(node.requested(), ElementsAre("a", "b"));
   EXPECT_EQ(tokenizer->size(), 4);
   node.Answer(1);
-  EXPECT_THAT(node.asked(), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(node.requested(), ElementsAre("a", "b", "c"));
   EXPECT_THAT(ends[1], IsOk());
   node.Answer(0);
   node.Answer(2);
@@ -85,39 +85,39 @@ TEST_F(RemoteTokenizerTest, AFewAreUnderWayAndTheOthersWaitTheirTurn) {
 }
 
 TEST_F(RemoteTokenizerTest, AFullQueueIsRefusedOfTheClientOrOfAll) {
-  for (int i = 0; i < 5; ++i) Ask("mine", "me");  // two under way, three wait
-  Ask("too many of mine", "me");
+  for (int i = 0; i < 5; ++i) Tokenize("mine", "me");  // two in flight, three wait
+  Tokenize("too many of mine", "me");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_TRUE(IsOfOneClient(ends.back()));
   EXPECT_TRUE(RetryAfterMs(ends.back()).has_value());
-  Ask("another's", "you");
+  Tokenize("another's", "you");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kUnknown));
-  Ask("too many of all", "she");
+  Tokenize("too many of all", "she");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_FALSE(IsOfOneClient(ends.back()));
   node.Answer(0);
-  Ask("there is room", "she");
+  Tokenize("there is room", "she");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kUnknown));
   for (size_t i = 1; i < node.calls.size(); ++i) node.Answer(i);
   EXPECT_EQ(tokenizer->size(), 0);
 }
 
-TEST_F(RemoteTokenizerTest, WhatNobodyWantsNeverLeaves) {
-  Ask("a");
-  Ask("b");
-  const auto cancel = Ask("c");
-  Ask("d");
+TEST_F(RemoteTokenizerTest, ACancelledJobThatWaitsIsNeverSent) {
+  Tokenize("a");
+  Tokenize("b");
+  const auto cancel = Tokenize("c");
+  Tokenize("d");
   cancel();
   EXPECT_THAT(ends[2], StatusIs(absl::StatusCode::kCancelled));
   cancel();
   node.Answer(0);
-  EXPECT_THAT(node.asked(), ElementsAre("a", "b", "d"));
+  EXPECT_THAT(node.requested(), ElementsAre("a", "b", "d"));
   node.Answer(1);
   node.Answer(2);
 }
 
-TEST_F(RemoteTokenizerTest, ACallUnderWayIsCancelledAtTheNode) {
-  const auto cancel = Ask("a");
+TEST_F(RemoteTokenizerTest, ACallInFlightIsCancelledAtTheNode) {
+  const auto cancel = Tokenize("a");
   cancel();
   EXPECT_TRUE(node.calls[0]->cancelled);
   EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kUnknown));  // the node has the last word

@@ -21,8 +21,8 @@ using ::testing::Not;
 constexpr uint32_t kBegin = 4;
 constexpr int kRows = 3;
 
-// Of a stage with layers 4-5, of which the second one's result is `off` of its size away, in as
-// many rows.
+// The result of a stage with layers 4-5. The second layer's is off by `off` of its size in
+// `off_rows` rows.
 wire::SelfTest Result(const std::string& node, double off = 0, int off_rows = kRows) {
   wire::SelfTest test;
   test.set_version(1);
@@ -90,7 +90,7 @@ TEST(CheckSelfTest, LayersCountWhateverStageTheyWereIn) {
   EXPECT_THAT(CheckSelfTest(Result("a"), {other}), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-TEST(CheckSelfTest, WhatIsOfSomethingElseIsNotCompared) {
+TEST(CheckSelfTest, ResultsOfAnythingElseAreNotCompared) {
   for (const auto& change : std::vector<void (*)(wire::SelfTest*)>{
            [](wire::SelfTest* test) { test->set_version(2); },
            [](wire::SelfTest* test) { test->set_model_id("another"); },
@@ -106,7 +106,7 @@ TEST(CheckSelfTest, WhatIsOfSomethingElseIsNotCompared) {
   }
 }
 
-TEST(CheckSelfTest, TheFirstOneIsTaken) {
+TEST(CheckSelfTest, TheFirstResultIsAccepted) {
   EXPECT_THAT(CheckSelfTest(Result("a"), {}), IsOk());
   EXPECT_THAT(CheckSelfTest(wire::SelfTest(), {Result("a")}), IsOk());
 }
@@ -119,7 +119,7 @@ TEST(CheckSelfTest, OfTwoThatDisagreeBothAreNamed) {
   EXPECT_TRUE(HasWrongNumbers(status));
 }
 
-TEST(CheckSelfTest, OneOfItsOwnCountsAsAnother) {
+TEST(CheckSelfTest, AnEarlierResultOfItsOwnCountsLikeAnother) {
   EXPECT_THAT(CheckSelfTest(Result("a", 0.5), {Result("a")}),
               StatusIs(absl::StatusCode::kDataLoss));
 }
@@ -134,7 +134,7 @@ TEST(CheckSelfTest, TheMajorityIsRight) {
 }
 
 TEST(CheckSelfTest, TheMajorityIsOfEachLayer) {
-  // Of the first layer alone.
+  // A result of the first layer only.
   wire::SelfTest half = Result("c");
   half.mutable_points()->RemoveLast();
   EXPECT_THAT(CheckSelfTest(Result("a", 0.5), {half, Result("b")}),
@@ -146,18 +146,18 @@ TEST(CheckSelfTest, TheLaterResultOfADeviceCounts) {
   earlier.set_unix_s(1);
   later.set_unix_s(2);
   EXPECT_THAT(CheckSelfTest(Result("a"), {later, earlier}), IsOk());
-  // Told by two nodes.
+  // Reported by two nodes.
   EXPECT_THAT(CheckSelfTest(Result("a"), {earlier, earlier, Result("c")}), IsOk());
 }
 
-TEST(CheckSelfTest, WhatIsNoNumberIsRefusedAtOnce) {
+TEST(CheckSelfTest, AResultWithoutNumbersIsRefusedAtOnce) {
   wire::SelfTest test = Result("a");
   test.set_fault("the logits are not all numbers");
   EXPECT_THAT(CheckSelfTest(test, {}),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the logits are not all numbers")));
 }
 
-TEST(CheckSelfTest, NumbersOfAPeerThatAreNoneDisagree) {
+TEST(CheckSelfTest, NaNsOfAPeerDisagree) {
   wire::SelfTest odd = Result("b", 0.5);
   for (auto& point : *odd.mutable_points()) {
     point.set_sketch(0, std::numeric_limits<float>::quiet_NaN());

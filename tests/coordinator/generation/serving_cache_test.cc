@@ -1,5 +1,5 @@
-// The caches of real stages: what the planner reckons for them and what libllama allocates, many
-// texts over few cells, going back to checkpoints, and the context's end.
+// The caches of real stages: the planner's prediction and libllama's allocation, many requests over
+// few cells, restored checkpoints, and the context's end.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -26,18 +26,18 @@ struct Shape {
 
 class Prediction : public ::testing::TestWithParam<Shape> {};
 
-TEST_P(Prediction, ThePlanReckonsWhatLibllamaAllocates) {
+TEST_P(Prediction, ThePlannerPredictsTheBytesThatLibllamaAllocates) {
   const Shape& shape = GetParam();
   constexpr uint32_t kContext = 1024, kSlots = 3, kBatch = 64;
   const std::string path = ModelPath(shape.model);
-  GenerationEngine nobody({});
+  GenerationEngine unused({});
   const auto pipeline = LocalPipeline::Open({.model_path = path,
                                              .cuts = shape.cuts,
                                              .n_ctx = kContext,
                                              .n_slots = kSlots,
                                              .n_batch = kBatch,
                                              .cache = shape.cache},
-                                            &nobody);
+                                            &unused);
   ASSERT_TRUE(pipeline.ok()) << pipeline.status();
   const auto file = ModelFile::Open(path);
   ASSERT_TRUE(file.ok());
@@ -61,7 +61,7 @@ TEST_P(Prediction, ThePlanReckonsWhatLibllamaAllocates) {
           CacheBytes(costs->layers[i], with_checkpoints) - CacheBytes(costs->layers[i], cache);
     }
     SCOPED_TRACE(::testing::Message() << "stage " << stage.stage());
-    // libllama says its bytes in hundredths of a MiB.
+    // libllama reports its bytes in hundredths of a MiB.
     EXPECT_NEAR(static_cast<double>(stage.kv_bytes()), static_cast<double>(predicted),
                 0.02 * static_cast<double>(predicted) + 20'000);
     EXPECT_EQ(stage.kv_cells(), cache.cells());
@@ -104,17 +104,19 @@ INSTANTIATE_TEST_SUITE_P(
               {.type_k = "q8_0", .type_v = "q8_0", .kv_cells = 1024, .checkpoints = 2}}),
     [](const auto& test) { return test.param.name; });
 
-// Many texts over a budget of cells that a few of them fill.
+// Many requests over a budget of cells that a few of them fill.
 class FewCells : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(FewCells, EveryTextIsFinishedAndAsByItself) {
-  constexpr int kTexts = 12;
+TEST_P(FewCells, EveryRequestEndsWithItsOutputAsAlone) {
+  constexpr int kRequests = 12;
   constexpr uint32_t kCells = 256, kSlots = 6, kContext = 128;
-  const auto ask = [](int i) { return Ask(i, 20 + 5 * (static_cast<uint32_t>(i) % 7), 60); };
-  std::vector<Text> alone;
+  const auto request_of = [](int i) {
+    return MakeRequest(i, 20 + 5 * (static_cast<uint32_t>(i) % 7), 60);
+  };
+  std::vector<Output> alone;
   {
     Serving by_itself(GetParam(), {3}, 1, {.chunk_tokens = 16, .keep_prefixes = false});
-    for (int i = 0; i < kTexts; ++i) alone.push_back(by_itself.Write(ask(i)));
+    for (int i = 0; i < kRequests; ++i) alone.push_back(by_itself.Generate(request_of(i)));
   }
   Serving serving({.model_path = ModelPath(GetParam()),
                    .cuts = {3},
@@ -123,35 +125,35 @@ TEST_P(FewCells, EveryTextIsFinishedAndAsByItself) {
                    .cache = {.kv_cells = kCells}},
                   {.chunk_tokens = 16});
   std::vector<std::shared_ptr<Listener>> listeners;
-  for (int i = 0; i < kTexts; ++i) {
+  for (int i = 0; i < kRequests; ++i) {
     listeners.push_back(std::make_shared<Listener>());
-    ASSERT_TRUE(serving.server->Add(ask(i), listeners.back()).ok());
+    ASSERT_TRUE(serving.engine->Add(request_of(i), listeners.back()).ok());
   }
-  for (int i = 0; i < kTexts; ++i) {
+  for (int i = 0; i < kRequests; ++i) {
     const absl::Status end = listeners[i]->WaitForEnd();
     EXPECT_TRUE(end.ok()) << end;
-    SCOPED_TRACE(::testing::Message() << "text " << i);
-    EXPECT_EQ(listeners[i]->text().tokens.size(), 60);
-    ExpectSame(listeners[i]->text(), alone[i]);
+    SCOPED_TRACE(::testing::Message() << "request " << i);
+    EXPECT_EQ(listeners[i]->output().tokens.size(), 60);
+    ExpectSame(listeners[i]->output(), alone[i]);
   }
-  const SchedulerStats stats = serving.server->Stats();
+  const SchedulerStats stats = serving.engine->Stats();
   EXPECT_EQ(stats.kv_cells, kCells);
   EXPECT_EQ(stats.steps_failed, 0);  // libllama never ran out
   EXPECT_GT(stats.preemptions, 0);   // because some were fed again
-  // One that needs more than all of it together ends where its room does.
-  GenerationRequest long_request = ask(1);
+  // A request that needs more than its context ends there.
+  GenerationRequest long_request = request_of(1);
   long_request.tokens_max = 1000;
-  EXPECT_EQ(serving.Write(long_request).tokens.size(), kContext - long_request.prompt.size());
+  EXPECT_EQ(serving.Generate(long_request).tokens.size(), kContext - long_request.prompt.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FewCells, ::testing::Values("llama", "falcon_h1", "gemma3_array"),
                          [](const auto& test) { return test.param; });
 
-// A second prompt that leaves the first in its middle, where the cache cannot trim.
+// A second prompt that parts from the first in its middle, where the cache cannot trim.
 class GoingBack : public ::testing::TestWithParam<std::string> {
  protected:
   static GenerationRequest Request(int32_t last) {
-    GenerationRequest request = Ask(1, 90, 20);
+    GenerationRequest request = MakeRequest(1, 90, 20);
     for (int32_t i = 0; i < 10; ++i) request.prompt[80 + i] = 3 + (last * 17 + i) % 90;
     return request;
   }
@@ -164,61 +166,61 @@ class GoingBack : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(GoingBack, GivesTheTextThatIsFedWhole) {
+TEST_P(GoingBack, GivesTheOutputOfASequenceThatIsFedFully) {
   const auto with = Open(4);
   const auto without = Open(0);
   for (int32_t last = 0; last < 4; ++last) {
     SCOPED_TRACE(last);
-    const Text expected = without->Write(Request(last));
+    const Output expected = without->Generate(Request(last));
     EXPECT_EQ(without->cached, 0);
-    const Text got = with->Write(Request(last));
+    const Output got = with->Generate(Request(last));
     EXPECT_EQ(got.tokens.size(), expected.tokens.size());
     ExpectSame(got, expected);
     EXPECT_EQ(with->cached, last == 0 ? 0 : last == 1 ? 74 : 80);
   }
-  EXPECT_EQ(with->server->Stats().checkpoints_used, 3);
-  EXPECT_EQ(with->server->Stats().steps_failed, 0);
+  EXPECT_EQ(with->engine->Stats().checkpoints_used, 3);
+  EXPECT_EQ(with->engine->Stats().steps_failed, 0);
 }
 
-TEST_P(GoingBack, BesideOthersLeavesThemAlone) {
+TEST_P(GoingBack, BesideOthersDoesNotChangeThem) {
   const auto with = Open(6, 4);
   const auto without = Open(0, 1);
-  std::vector<Text> expected;
-  for (int32_t last = 0; last < 12; ++last) expected.push_back(without->Write(Request(last)));
+  std::vector<Output> expected;
+  for (int32_t last = 0; last < 12; ++last) expected.push_back(without->Generate(Request(last)));
   for (int round = 0; round < 3; ++round) {
     std::vector<std::shared_ptr<Listener>> listeners;
     for (int32_t last = 0; last < 12; ++last) {
       listeners.push_back(std::make_shared<Listener>());
-      ASSERT_TRUE(with->server->Add(Request(last), listeners.back()).ok());
+      ASSERT_TRUE(with->engine->Add(Request(last), listeners.back()).ok());
     }
     for (int32_t last = 0; last < 12; ++last) {
       EXPECT_TRUE(listeners[last]->WaitForEnd().ok());
-      SCOPED_TRACE(::testing::Message() << "text " << last << ", round " << round);
-      ExpectSame(listeners[last]->text(), expected[last]);
+      SCOPED_TRACE(::testing::Message() << "request " << last << ", round " << round);
+      ExpectSame(listeners[last]->output(), expected[last]);
     }
   }
-  EXPECT_GT(with->server->Stats().checkpoints_used, 6);
-  EXPECT_EQ(with->server->Stats().steps_failed, 0);
+  EXPECT_GT(with->engine->Stats().checkpoints_used, 6);
+  EXPECT_EQ(with->engine->Stats().steps_failed, 0);
 }
 
-// Every stage in turn fails the edits, or the batch, of a step that saves or goes back.
-TEST_P(GoingBack, WhatOneStageCannotDoIsFedAgain) {
+// Every stage in turn fails the edits, or the batch, of a step that saves or restores.
+TEST_P(GoingBack, ASequenceWhoseStepFailsInOneStageIsFedAgain) {
   const auto without = Open(0);
-  std::vector<Text> expected;
-  for (int32_t last = 0; last < 3; ++last) expected.push_back(without->Write(Request(last)));
+  std::vector<Output> expected;
+  for (int32_t last = 0; last < 3; ++last) expected.push_back(without->Generate(Request(last)));
   for (uint32_t stage = 0; stage < 2; ++stage) {
     for (const auto failure : {LocalPipeline::Failure::kBefore, LocalPipeline::Failure::kDataLoss,
                                LocalPipeline::Failure::kEdits}) {
       const auto serving = Open(4);
       for (int32_t last = 0; last < 3; ++last) {
-        SCOPED_TRACE(::testing::Message() << "stage " << stage << ", text " << last);
+        SCOPED_TRACE(::testing::Message() << "stage " << stage << ", request " << last);
         const bool in_prompt = last == 0 && failure != LocalPipeline::Failure::kEdits;
         serving->pipeline->FailBatch(stage, in_prompt ? 5 : 0, failure);
-        const Text text = serving->Write(Request(last));
-        EXPECT_EQ(text.tokens.size(), expected[last].tokens.size());
-        ExpectSame(text, expected[last]);
+        const Output output = serving->Generate(Request(last));
+        EXPECT_EQ(output.tokens.size(), expected[last].tokens.size());
+        ExpectSame(output, expected[last]);
       }
-      EXPECT_GE(serving->server->Stats().steps_failed, 2);
+      EXPECT_GE(serving->engine->Stats().steps_failed, 2);
     }
   }
 }
@@ -234,26 +236,26 @@ TEST(ContextEnd, IsALengthUnlessItMayShiftAndCan) {
                      .cuts = {3},
                      .cache = {.type_k = type, .type_v = type}},
                     {.chunk_tokens = 16});
-    GenerationRequest request = Ask(1, 30, 300);
+    GenerationRequest request = MakeRequest(1, 30, 300);
     request.keep_tokens = 4;
     for (const bool shifts : {true, false}) {
       request.shift_context = shifts;
       const auto listener = std::make_shared<Listener>();
-      ASSERT_TRUE(serving.server->Add(request, listener).ok());
+      ASSERT_TRUE(serving.engine->Add(request, listener).ok());
       EXPECT_TRUE(listener->WaitForEnd().ok());
-      EXPECT_EQ(listener->text().tokens.size(), shifts ? 300 : 128 - 30);
+      EXPECT_EQ(listener->output().tokens.size(), shifts ? 300 : 128 - 30);
       EXPECT_EQ(listener->reason(), FinishReason::kLength);
     }
-    EXPECT_EQ(serving.server->Stats().steps_failed, 0);
+    EXPECT_EQ(serving.engine->Stats().steps_failed, 0);
   }
-  // States and windows cannot.
+  // States and windows cannot be shifted.
   for (const char* model : {"mamba2", "gemma3_array"}) {
     SCOPED_TRACE(model);
     Serving serving(model, {3});
-    GenerationRequest request = Ask(1, 30, 300);
+    GenerationRequest request = MakeRequest(1, 30, 300);
     request.shift_context = true;
-    EXPECT_EQ(serving.Write(request).tokens.size(), 128 - 30);
-    EXPECT_EQ(serving.server->Stats().steps_failed, 0);
+    EXPECT_EQ(serving.Generate(request).tokens.size(), 128 - 30);
+    EXPECT_EQ(serving.engine->Stats().steps_failed, 0);
   }
 }
 

@@ -1,6 +1,6 @@
-// Nobody's text depends on who shares its steps, but for the rounding of kernels that take batches
-// of other sizes: what is likely at each place is compared between sixteen texts together and each
-// by itself, and the difference with that which another row would make.
+// No output depends on the other requests in its steps, but for the rounding of kernels that take
+// batches of other sizes: log-probabilities at each place are compared between sixteen requests
+// together and each alone, and the difference with the one that a wrong row would make.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -15,7 +15,7 @@
 namespace strata {
 namespace {
 
-constexpr int kTexts = 16;
+constexpr int kRequests = 16;
 
 struct Case {
   std::string name;
@@ -26,12 +26,12 @@ struct Case {
   float rounding = 0;
 };
 
-// What two runs of a text differ by, up to where they part.
+// The difference of two outputs of a request, up to where they part.
 struct Difference {
   float largest = 0;
   int positions = 0;
-  int parted = 0;            // texts
-  float gap_at_parting = 0;  // the largest, of the two likeliest tokens of the text by itself
+  int parted = 0;            // outputs
+  float gap_at_parting = 0;  // the largest, of the two likeliest tokens of the request alone
 };
 
 float Largest(const std::vector<float>& a, const std::vector<float>& b) {
@@ -58,14 +58,14 @@ class IsolationTest : public ::testing::TestWithParam<Case> {
         SchedulerPolicy{.chunk_tokens = 16, .keep_prefixes = keep_prefixes});
   }
 
-  // Greedy, so that the text parts where rounding turns the two likeliest around, and nowhere else.
+  // Greedy, so that outputs part only where rounding swaps the two likeliest tokens.
   static GenerationRequest Request(int i) {
-    GenerationRequest request = Ask(i, 12 + 11 * static_cast<uint32_t>(i % 6), 24);
+    GenerationRequest request = MakeRequest(i, 12 + 11 * static_cast<uint32_t>(i % 6), 24);
     request.sampler.set_temperature(0);
     return request;
   }
 
-  void Compare(const Text& got, const Text& alone) {
+  void Compare(const Output& got, const Output& alone) {
     for (size_t i = 0; i < got.tokens.size() && i < alone.tokens.size(); ++i) {
       const float largest = Largest(got.logprobs[i], alone.logprobs[i]);
       difference_.largest = std::max(difference_.largest, largest);
@@ -75,7 +75,7 @@ class IsolationTest : public ::testing::TestWithParam<Case> {
       const float gap = GapOf(alone.logprobs[i]);
       ++difference_.parted;
       difference_.gap_at_parting = std::max(difference_.gap_at_parting, gap);
-      // Each of the two moved by no more than the rounding.
+      // Each of the two tokens moved by no more than the rounding.
       ASSERT_LE(gap, 2 * largest) << "at token " << i;
       return;
     }
@@ -85,46 +85,47 @@ class IsolationTest : public ::testing::TestWithParam<Case> {
   void Report(const char* what) const {
     std::cout << GetParam().name << ", " << what << ": " << difference_.positions
               << " positions, largest difference " << difference_.largest << "; "
-              << difference_.parted << " of the texts parted, where the two likeliest differed by "
+              << difference_.parted
+              << " of the outputs parted, where the two likeliest tokens differed by "
               << difference_.gap_at_parting << " at most\n";
   }
 
   Difference difference_;
 };
 
-TEST_P(IsolationTest, SixteenTogetherAreAsEachByItself) {
-  std::vector<Text> alone;
-  std::vector<Text> alone_next;
-  const auto next_turn = [](GenerationRequest request, const Text& text) {
-    request.prompt.insert(request.prompt.end(), text.tokens.begin(), text.tokens.begin() + 12);
+TEST_P(IsolationTest, SixteenTogetherGetTheOutputsOfEachAlone) {
+  std::vector<Output> alone;
+  std::vector<Output> alone_next;
+  const auto next_turn = [](GenerationRequest request, const Output& output) {
+    request.prompt.insert(request.prompt.end(), output.tokens.begin(), output.tokens.begin() + 12);
     for (int32_t token = 20; token < 30; ++token) request.prompt.push_back(token);
     request.tokens_max = 16;
     return request;
   };
   {
     const auto by_itself = Open(1, /*keep_prefixes=*/false);
-    for (int i = 0; i < kTexts; ++i) {
-      alone.push_back(by_itself->Write(Request(i)));
-      alone_next.push_back(by_itself->Write(next_turn(Request(i), alone[i])));
+    for (int i = 0; i < kRequests; ++i) {
+      alone.push_back(by_itself->Generate(Request(i)));
+      alone_next.push_back(by_itself->Generate(next_turn(Request(i), alone[i])));
     }
   }
-  const auto together = Open(kTexts, /*keep_prefixes=*/true);
+  const auto together = Open(kRequests, /*keep_prefixes=*/true);
   const auto run = [&](const std::vector<GenerationRequest>& requests,
-                       const std::vector<Text>& expected, const char* what) {
+                       const std::vector<Output>& expected, const char* what) {
     difference_ = {};
     std::vector<std::shared_ptr<Listener>> listeners;
-    for (int i = 0; i < kTexts; ++i) {
+    for (int i = 0; i < kRequests; ++i) {
       listeners.push_back(std::make_shared<Listener>());
-      ASSERT_TRUE(together->server->Add(requests[i], listeners.back()).ok());
+      ASSERT_TRUE(together->engine->Add(requests[i], listeners.back()).ok());
       // The first half decodes while the prompts of the others are fed in chunks.
-      if (i < kTexts / 2) listeners.back()->WaitForTokens(1);
+      if (i < kRequests / 2) listeners.back()->WaitForTokens(1);
     }
     uint32_t cached = 0;
-    for (int i = 0; i < kTexts; ++i) {
+    for (int i = 0; i < kRequests; ++i) {
       const absl::Status end = listeners[i]->WaitForEnd();
       EXPECT_TRUE(end.ok()) << end;
-      SCOPED_TRACE(::testing::Message() << what << ", text " << i);
-      Compare(listeners[i]->text(), expected[i]);
+      SCOPED_TRACE(::testing::Message() << what << ", request " << i);
+      Compare(listeners[i]->output(), expected[i]);
       cached += listeners[i]->usage().cached_tokens;
     }
     Report(what);
@@ -133,33 +134,33 @@ TEST_P(IsolationTest, SixteenTogetherAreAsEachByItself) {
     }
   };
   std::vector<GenerationRequest> first, second;
-  for (int i = 0; i < kTexts; ++i) {
+  for (int i = 0; i < kRequests; ++i) {
     first.push_back(Request(i));
     second.push_back(next_turn(Request(i), alone[i]));
   }
   run(first, alone, "first turn");
   run(second, alone_next, "next turn");
-  const SchedulerStats stats = together->server->Stats();
+  const SchedulerStats stats = together->engine->Stats();
   EXPECT_EQ(stats.steps_failed, 0);
   EXPECT_LT(stats.steps, stats.tokens);
 }
 
-// What the bound is worth: one token of the prompt is another, as if a row of somebody else stood
-// in its place.
-TEST_P(IsolationTest, ARowOfSomebodyElseIsSeenFarBeyondRounding) {
+// The bound is meaningful: one token of the prompt is replaced, as if a row of another request
+// stood in its place.
+TEST_P(IsolationTest, ARowOfAnotherRequestDiffersFarBeyondRounding) {
   const auto by_itself = Open(1, /*keep_prefixes=*/false);
   float smallest = 1e9;
   for (int i = 0; i < 6; ++i) {
     GenerationRequest request = Request(i);
     request.tokens_max = 1;
-    const Text right = by_itself->Write(request);
-    // One that every layer still sees.
+    const Output right = by_itself->Generate(request);
+    // A token that every layer still sees.
     int32_t& token = request.prompt[request.prompt.size() - 3];
     token = 3 + (token - 3 + 41) % (kVocabulary - 3);
-    const Text wrong = by_itself->Write(request);
+    const Output wrong = by_itself->Generate(request);
     smallest = std::min(smallest, Largest(right.logprobs[0], wrong.logprobs[0]));
   }
-  std::cout << GetParam().name << ": a row of somebody else makes " << smallest << " at least\n";
+  std::cout << GetParam().name << ": a row of another request makes " << smallest << " at least\n";
   EXPECT_GT(smallest, 2 * GetParam().rounding);
 }
 

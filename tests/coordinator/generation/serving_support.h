@@ -1,5 +1,5 @@
-// Texts through real stages of small random models in one process: the models, a listener that
-// keeps what it hears, and a server over a pipeline.
+// Generations through real stages of small random models in one process: the models, a listener
+// that records its events, and an engine over a pipeline.
 #pragma once
 
 #include <algorithm>
@@ -29,12 +29,12 @@ using testing::LocalPipeline;
 using testing::LocalPipelineOptions;
 
 inline constexpr int32_t kVocabulary = 96;
-// Of a log-probability: batches of other sizes take other kernels, and states carry it on. With a
-// row of another text it is 3 and more.
+// The tolerance of a log-probability: batches of other sizes take other kernels, and states carry
+// the rounding on. With a row of another request the difference is 3 and more.
 inline constexpr float kRounding = 0.2f;
 
-// The model of the zoo with a vocabulary to write with, in a file. "NAME/32" and "NAME/64" have
-// heads of so many; 32 is a block of the quantised types.
+// The file of a model of the zoo, with a vocabulary. "NAME/32" and "NAME/64" have heads of that
+// width; 32 is a block of the quantised types.
 inline std::string ModelPath(const std::string& name) {
   static auto& paths = *new std::map<std::string, std::string>;
   std::string& path = paths[name];
@@ -64,14 +64,14 @@ inline std::string ModelPath(const std::string& name) {
   return path;
 }
 
-struct Text {
+struct Output {
   std::vector<int32_t> tokens;
   std::vector<std::vector<float>> logprobs;  // [tokens][kVocabulary]
 };
 
-// The same text, as far as `got` goes: what was likely at each place is the same but for rounding.
-// Where two tokens were as likely as each other the texts may part.
-inline void ExpectSame(const Text& got, const Text& alone) {
+// The outputs are the same as far as `got` goes: the log-probabilities at each place are equal but
+// for rounding. Where two tokens are equally likely the outputs may part.
+inline void ExpectSame(const Output& got, const Output& alone) {
   for (size_t i = 0; i < got.tokens.size(); ++i) {
     ASSERT_LT(i, alone.tokens.size());
     float largest = 0;
@@ -87,8 +87,8 @@ class Listener final : public GenerationListener {
  public:
   void OnToken(const wire::SampledToken& token) override {
     std::lock_guard lock(mu_);
-    text_.tokens.push_back(token.token());
-    std::vector<float>& logprobs = text_.logprobs.emplace_back(kVocabulary, 0.0f);
+    output_.tokens.push_back(token.token());
+    std::vector<float>& logprobs = output_.logprobs.emplace_back(kVocabulary, 0.0f);
     for (const wire::TokenLogprob& top : token.top()) logprobs.at(top.token()) = top.logprob();
     changed_.notify_all();
   }
@@ -102,18 +102,18 @@ class Listener final : public GenerationListener {
   absl::Status WaitForEnd() {
     std::unique_lock lock(mu_);
     if (!changed_.wait_for(lock, std::chrono::seconds(60), [this] { return end_.has_value(); })) {
-      return absl::DeadlineExceededError("the text does not end");
+      return absl::DeadlineExceededError("the generation does not end");
     }
     return *end_;
   }
   void WaitForTokens(size_t n) {
     std::unique_lock lock(mu_);
     changed_.wait_for(lock, std::chrono::seconds(60),
-                      [&] { return end_.has_value() || text_.tokens.size() >= n; });
+                      [&] { return end_.has_value() || output_.tokens.size() >= n; });
   }
-  Text text() {
+  Output output() {
     std::lock_guard lock(mu_);
-    return text_;
+    return output_;
   }
   GenerationUsage usage() {
     std::lock_guard lock(mu_);
@@ -127,17 +127,17 @@ class Listener final : public GenerationListener {
  private:
   std::mutex mu_;
   std::condition_variable changed_;
-  Text text_;
+  Output output_;
   std::optional<absl::Status> end_;
   GenerationUsage usage_;
   FinishReason reason_ = FinishReason::kCancelled;
 };
 
-inline GenerationRequest Ask(int32_t i, uint32_t n_prompt, uint32_t tokens_max) {
+inline GenerationRequest MakeRequest(int32_t i, uint32_t n_prompt, uint32_t tokens_max) {
   GenerationRequest request;
   request.client = absl::StrCat(i % 3);
   for (uint32_t p = 0; p < n_prompt; ++p) {
-    // Every third shares its beginning with others.
+    // Every third prompt shares its beginning with others.
     const int32_t v = i % 3 == 0 && p < 24 ? 0 : i;
     request.prompt.push_back(3 + (static_cast<int32_t>(p) * 37 + v * 11) % (kVocabulary - 3));
   }
@@ -155,35 +155,35 @@ class Serving {
                    SchedulerPolicy policy = {.chunk_tokens = 16})
       : Serving({.model_path = ModelPath(model), .cuts = std::move(cuts), .n_slots = n_slots},
                 policy) {}
-  // Keys and values are f32 where the options do not say.
+  // Keys and values are f32 unless the options say otherwise.
   Serving(LocalPipelineOptions options, SchedulerPolicy policy) {
-    server.emplace(GenerationEngineOptions{.policy = policy});
+    engine.emplace(GenerationEngineOptions{.policy = policy});
     if (options.cache.type_k.empty()) options.cache.type_k = "f32";
     if (options.cache.type_v.empty()) options.cache.type_v = "f32";
-    auto opened = LocalPipeline::Open(options, &*server);
+    auto opened = LocalPipeline::Open(options, &*engine);
     CHECK_OK(opened);
     pipeline = *std::move(opened);
-    const absl::Status started = server->Start(pipeline.get());
+    const absl::Status started = engine->Start(pipeline.get());
     EXPECT_TRUE(started.ok()) << started;
   }
   ~Serving() {
-    server->Stop(absl::OkStatus());
+    engine->Stop(absl::OkStatus());
     pipeline.reset();
   }
 
-  Text Write(const GenerationRequest& request) {
+  Output Generate(const GenerationRequest& request) {
     const auto listener = std::make_shared<Listener>();
-    const auto id = server->Add(request, listener);
+    const auto id = engine->Add(request, listener);
     EXPECT_TRUE(id.ok()) << id.status();
     const absl::Status end = listener->WaitForEnd();
     EXPECT_TRUE(end.ok()) << end;
     cached = listener->usage().cached_tokens;
-    return listener->text();
+    return listener->output();
   }
 
-  std::optional<GenerationEngine> server;
+  std::optional<GenerationEngine> engine;
   std::unique_ptr<LocalPipeline> pipeline;
-  uint32_t cached = 0;  // of the last Write()
+  uint32_t cached = 0;  // of the last Generate()
 };
 
 }  // namespace strata

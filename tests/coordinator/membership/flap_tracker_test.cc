@@ -17,7 +17,7 @@ using ::testing::Pair;
 
 const SteadyTime kStart = SteadyTime() + absl::Seconds(1'000'000);
 
-TEST(NodeFlapTracker, OneIsForgiven) {
+TEST(NodeFlapTracker, OneLossIsForgiven) {
   NodeFlapTracker losses;
   EXPECT_THAT(losses.WhyKeptOut("attic", kStart), IsEmpty());
   losses.Add("attic", kStart);
@@ -39,7 +39,7 @@ TEST(NodeFlapTracker, ANodeThatComesAndGoesIsKeptOutForLongerEachTime) {
   EXPECT_THAT(losses.KeptOut(now), ElementsAre(Pair("attic", HasSubstr("4 times"))));
 }
 
-TEST(NodeFlapTracker, ThereIsALongestTime) {
+TEST(NodeFlapTracker, TheTimeIsBounded) {
   NodeFlapTracker losses;
   for (int i = 0; i < 100; ++i) losses.Add("attic", kStart);
   EXPECT_THAT(losses.WhyKeptOut("attic", kStart),
@@ -47,7 +47,7 @@ TEST(NodeFlapTracker, ThereIsALongestTime) {
   EXPECT_THAT(losses.WhyKeptOut("attic", kStart + kKeptOutMax), IsEmpty());
 }
 
-TEST(NodeFlapTracker, SayWhenTheNextNodeIsBack) {
+TEST(NodeFlapTracker, SaysWhenTheNextNodeIsBack) {
   NodeFlapTracker losses;
   losses.Add("attic", kStart);
   EXPECT_EQ(losses.NextBack(kStart), SteadyTime::InfiniteFuture());
@@ -58,7 +58,7 @@ TEST(NodeFlapTracker, SayWhenTheNextNodeIsBack) {
   EXPECT_EQ(losses.NextBack(kStart + 2 * kKeptOutFirst), SteadyTime::InfiniteFuture());
 }
 
-TEST(NodeFlapTracker, AreForgottenAfterAWhile) {
+TEST(NodeFlapTracker, ForgetsLossesAfterAWhile) {
   NodeFlapTracker losses;
   for (int i = 0; i < 5; ++i) losses.Add("attic", kStart);
   losses.Add("attic", kStart + kLossesForgotten);

@@ -37,7 +37,7 @@ ClusterSim WithAClone(uint64_t seed, size_t of) {
 
 std::string AddressOf(size_t n) { return "10.0.0." + std::to_string(n) + ":7000"; }
 
-// Whether nodes 0, 1 and 2 obey `coordinator`, and 3 nobody.
+// Whether nodes 0, 1 and 2 obey `coordinator`, and 3 obeys none.
 testing::AssertionResult CloneIsOut(ClusterSim* sim, size_t coordinator) {
   for (size_t n = 0; n < 3; ++n) {
     if (sim->CoordinatorOf(n) != coordinator) {
@@ -46,12 +46,12 @@ testing::AssertionResult CloneIsOut(ClusterSim* sim, size_t coordinator) {
     }
   }
   if (sim->CoordinatorOf(3) != kNobody) {
-    return testing::AssertionFailure() << "the clone obeys somebody" << sim->Trace();
+    return testing::AssertionFailure() << "the clone obeys a coordinator" << sim->Trace();
   }
   return testing::AssertionSuccess();
 }
 
-TEST(SharedIds, ACloneIsRefusedAndTheOneThatWasThereKeepsItsPlace) {
+TEST(SharedIds, ACloneIsRefusedAndTheFirstProcessKeepsItsPlace) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const size_t of = seed % 3;
     ClusterSim sim = WithAClone(seed, of);
@@ -144,7 +144,7 @@ TEST(SharedIds, WhereTwoPartsThatEachHaveTheIdMeetTheOlderOneStays) {
   }
 }
 
-// What coordinator/cluster/cluster_runtime.cc does with addresses that it hears of.
+// As coordinator/cluster/cluster_runtime.cc does with addresses that are reported to it.
 void LookAtEachOther(ClusterSim* sim) {
   for (size_t a = 0; a < 4; ++a) {
     for (size_t b = 0; b < 4; ++b) {
@@ -205,7 +205,7 @@ TEST(SharedIds, OfTwoAloneTheOlderStays) {
 
 // Nodes come, go, sleep and are cut off, and a clone is started again and again; but the one that
 // it is a clone of lives all the while.
-TEST(SharedIds, WhateverHappensTheOneThatWasThereKeepsItsPlace) {
+TEST(SharedIds, WhateverHappensTheFirstProcessKeepsItsPlace) {
   for (uint64_t seed = 1; seed <= 3 * kSeeds; ++seed) {
     const size_t of = seed % 3;
     ClusterSim sim = WithAClone(seed, of);
@@ -272,7 +272,7 @@ absl::Status Exchange(Membership* from, Membership* to, int64_t from_us, int64_t
   return from->OnReply(*reply, from_us);
 }
 
-// What is due from `from` goes to `to`, whose clock is `ahead_us` ahead.
+// Passes the due heartbeats of `from` to `to`, whose clock is `ahead_us` ahead.
 void Pump(Membership* from, Membership* to, int64_t from_us, int64_t ahead_us) {
   for (const OutgoingHeartbeat& out : from->Tick(from_us)) {
     const absl::StatusOr<Heartbeat> reply = to->OnRequest(out.message, from_us + ahead_us);
@@ -295,11 +295,11 @@ TEST(SharedIds, ANodeThatComesBackElsewhereHasItsPlaceOnceTheOldOneWasSilent) {
   }
 }
 
-// A machine is set back to a snapshot: what it knew when that was made, by the clock of then.
+// A machine is set back to a snapshot: its state and clock are those of when it was made.
 TEST(SharedIds, AProcessThatGoesOnFromASnapshotIsNotObeyedAndStartsOver) {
   Membership other({}, Record(1, 11), kStartUs), lost({}, Record(2, 22), kStartUs);
   Membership snapshot({}, Record(2, 22), kStartUs);
-  // Both live through the same until it is made.
+  // Both processes get the same messages until the snapshot is made.
   int64_t now_us = kStartUs;
   ASSERT_THAT(lost.Learn(Record(1, 0), now_us), IsOk());
   ASSERT_THAT(snapshot.Learn(Record(1, 0), now_us), IsOk());
@@ -344,7 +344,7 @@ TEST(SharedIds, AProcessThatGoesOnFromASnapshotIsNotObeyedAndStartsOver) {
   EXPECT_TRUE(snapshot.view().coordinator.is_nobody());
   EXPECT_FALSE(snapshot.HoldsLease(NodeId{1, 1}, made_us + 1'500'000));
   EXPECT_NE(snapshot.Self(made_us).nonce, 22u);
-  // And joins as one that was started again.
+  // And it joins as if it had been restarted.
   both(1'500'000, 9'000'000);
   EXPECT_THAT(other.view().members, SizeIs(2));
   EXPECT_EQ(snapshot.view().coordinator, other.view().coordinator);
@@ -372,14 +372,14 @@ TEST(SharedIds, ManyClonesTakeNoMoreThanOne) {
   }
 }
 
-TEST(SharedIds, AProcessThatAsksItselfIsToldSo) {
+TEST(SharedIds, AProcessThatSendsToItselfIsRefused) {
   Membership a({}, Record(1, 11), kStartUs);
   EXPECT_THAT(Exchange(&a, &a, kStartUs, kStartUs), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(a.view().shared_ids, IsEmpty());
 }
 
 // --peer names the other machine.
-TEST(SharedIds, ACloneThatAsksTheOtherOneKnowsAtOnce) {
+TEST(SharedIds, ACloneThatSendsToTheOtherProcessKnowsAtOnce) {
   Membership a({}, Record(1, 11), kStartUs);
   const int64_t now_us = kStartUs + 10'000'000;
   a.Tick(now_us);

@@ -27,7 +27,7 @@ using ::testing::ElementsAre;
 constexpr size_t kNobody = SIZE_MAX;
 constexpr uint64_t kSeeds = 20;
 
-// A cluster at rest, all of it one group.
+// A cluster that has settled into one group.
 ClusterSim AtRest(uint64_t seed, size_t nodes, size_t started) {
   ClusterSim sim({.seed = seed, .nodes = nodes});
   for (size_t n = 0; n < started; ++n) sim.Start(n);
@@ -70,7 +70,7 @@ TEST(Membership, ANewcomerNeverDisplacesACoordinator) {
   }
 }
 
-TEST(Membership, AFlappingNodeDisturbsNobody) {
+TEST(Membership, AFlappingNodeDisturbsNoOther) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     ClusterSim sim = AtRest(seed, 4, 4);
     const size_t coordinator = sim.CoordinatorOf(0);
@@ -101,7 +101,7 @@ TEST(Membership, AMinorityThatReturnsJoinsTheMajority) {
     sim.Partition({0, 0, 0, 1, 1});
     sim.RunMs(5000);
     EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
-    // Many plans make a great epoch, but no right.
+    // Many plans raise the epoch, but give no priority.
     for (int plan = 0; plan < 9; ++plan) sim.Plan(sim.CoordinatorOf(3));
     const size_t majority = sim.CoordinatorOf(0);
     sim.Heal();
@@ -140,7 +140,7 @@ TEST(Membership, ALostCoordinatorIsReplacedAtAHigherEpoch) {
   }
 }
 
-TEST(Membership, ACoordinatorThatSleptHoldsNoLeaseAndDisplacesNobody) {
+TEST(Membership, ACoordinatorThatSleptHoldsNoLeaseAndDisplacesNone) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     ClusterSim sim = AtRest(seed, 3, 3);
     const size_t slept = sim.CoordinatorOf(0);
@@ -219,11 +219,11 @@ TEST(Membership, ANodeThatAFirewallRefusesIsThereWhileItIsHeard) {
     }
     EXPECT_EQ(sim.violation(), "");
     EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
-    // From now on its refusals say nothing, even while it sleeps.
+    // From now on its refusals are ignored, even while it sleeps.
     sim.Pause(refused, 900);
     sim.RunMs(850);
     EXPECT_EQ(StateOf(&sim, other, refused), State::kAlive) << "seed " << seed << sim.Trace();
-    // But they do of the process that comes after it.
+    // But those of the process after it count.
     sim.Heal();
     sim.Start(refused);
     sim.RunMs(5000);
@@ -248,7 +248,7 @@ TEST(Membership, ANodeThatIsStartedAgainAtOnceIsTheSameButFree) {
   }
 }
 
-// A firewall came up, and nothing was asked through it before its coordinator fell silent.
+// A firewall came up, and no request was sent through it before the coordinator fell silent.
 TEST(Membership, AMemberThatAFirewallRefusesWaitsItsLeaseOutIfItSleptBefore) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     ClusterSim sim = AtRest(seed, 3, 3);
@@ -266,8 +266,8 @@ TEST(Membership, AMemberThatAFirewallRefusesWaitsItsLeaseOutIfItSleptBefore) {
   }
 }
 
-// Two tries in a row, of a node that was heard just before, or by one that has just slept.
-TEST(Membership, OneRefusalOrALateOneSaysNothing) {
+// Two tries in a row, to a node that was heard just before, or by one that has just slept.
+TEST(Membership, OneRefusalOrALateOneIsIgnored) {
   ClusterSim sim = AtRest(1, 2, 2);
   const size_t at = sim.CoordinatorOf(0), other = 1 - at;
   const auto refused = [&](int64_t tried_ms_ago) {
@@ -306,7 +306,7 @@ TEST(Membership, ANodeThatLeavesIsGoneAtOnceAndItsMembersAreFree) {
 
 TEST(Membership, PeersTellEachOtherOfNodesTheyKnow) {
   ClusterSim sim({.seed = 1, .nodes = 6});
-  // Each knows one of those before it.
+  // Each node knows one of those before it.
   sim.StartAll();
   sim.RunMs(1500);
   for (size_t a = 0; a < 6; ++a) {
@@ -314,14 +314,14 @@ TEST(Membership, PeersTellEachOtherOfNodesTheyKnow) {
   }
 }
 
-TEST(Membership, ANodeThatIsHeardOfByNobodyHearsOfTheOthers) {
+TEST(Membership, ANodeThatNoOtherKnowsLearnsOfTheOthers) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     ClusterSim sim = AtRest(seed, 3, 3);
     sim.Cut(2, 1);
     sim.Crash(0);
     sim.Crash(2);
     sim.RunMs(2500);
-    // They know nobody, and 1 does not hear 2. Only 1 knows both.
+    // 0 and 2 know no other node, and 1 does not hear 2. Only 1 knows both.
     sim.Start(0, 0);
     sim.RunMs(1000);
     sim.Start(2, 0);
@@ -414,7 +414,7 @@ TEST(Membership, ANodeThatMovesIsTheSame) {
   ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
   ASSERT_EQ(a.view().nodes.size(), 2u);
   EXPECT_THAT(a.view().Find(NodeId{1, 2})->record.addresses, ElementsAre("10.0.9.9:7000"));
-  // It starts again, elsewhere, and its clock went back.
+  // It restarts elsewhere, and its clock went back.
   NodeRecord again = Record(2);
   again.boot = 7;
   again.addresses = {"10.0.8.8:7000"};
@@ -428,7 +428,7 @@ TEST(Membership, ANodeThatMovesIsTheSame) {
   EXPECT_GT(a.view().Find(NodeId{1, 2})->record.boot, again.boot);
 }
 
-TEST(Membership, DiscoveryAddsAddressesToWhatANodeSays) {
+TEST(Membership, DiscoveryAddsAddressesToANodesOwn) {
   Membership a({}, Record(1), kStartUs), b({}, Record(2), kStartUs);
   ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
   NodeRecord found = Record(2);
@@ -442,7 +442,7 @@ TEST(Membership, KnowsNoMoreNodesThanItsBound) {
   Membership a({.nodes_max = 4}, Record(1), kStartUs);
   for (uint64_t n = 2; n < 100; ++n) EXPECT_THAT(a.Learn(Record(n), kStartUs), IsOk());
   EXPECT_EQ(a.view().nodes.size(), 4u);
-  // Those that are here are not forgotten for strangers.
+  // Live nodes are not forgotten for unknown ones.
   for (uint64_t n = 200; n < 203; ++n) {
     Membership b({}, Record(n), kStartUs);
     ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
@@ -564,7 +564,7 @@ TEST(Membership, AMemberMovesToTheGreaterGroupThatItIsLinkedWith) {
     EXPECT_EQ(sim.violation(), "") << "seed " << seed;
     EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
     EXPECT_EQ(sim.CoordinatorOf(0), coordinator) << "seed " << seed;
-    // One that coordinates another stays with it.
+    // A node that coordinates another stays with it.
     EXPECT_EQ(sim.CoordinatorOf(3), is_member ? coordinator : 3) << "seed " << seed << sim.Trace();
     moved += is_member;
   }
@@ -586,11 +586,11 @@ TEST(Membership, NoMemberMovesAwayFromLiveRequests) {
   }
 }
 
-TEST(Membership, ASilentNodeIsAskedMoreOftenUntilItCountsAsGone) {
+TEST(Membership, ASilentNodeGetsMoreRequestsUntilItCountsAsGone) {
   Membership membership({}, Record(1), kStartUs);
   Membership other({}, Record(2), kStartUs);
   ASSERT_THAT(membership.Learn(Record(2), kStartUs), IsOk());
-  const auto asked = [&](int64_t from_ms, int64_t to_ms) {
+  const auto requests = [&](int64_t from_ms, int64_t to_ms) {
     size_t n = 0;
     for (int64_t ms = from_ms; ms < to_ms; ++ms) n += membership.Tick(kStartUs + ms * 1000).size();
     return n;
@@ -603,11 +603,11 @@ TEST(Membership, ASilentNodeIsAskedMoreOftenUntilItCountsAsGone) {
       ASSERT_THAT(membership.OnReply(*reply, kStartUs + ms * 1000), IsOk());
     }
   }
-  const size_t at_once = asked(ms, ms + 500);
+  const size_t at_once = requests(ms, ms + 500);
   EXPECT_LE(at_once, 3u);
-  EXPECT_GE(asked(ms + 750, ms + 1750), 8u);
-  asked(ms + 1750, ms + 4000);
-  EXPECT_LE(asked(ms + 4000, ms + 5000), 3u);
+  EXPECT_GE(requests(ms + 750, ms + 1750), 8u);
+  requests(ms + 1750, ms + 4000);
+  EXPECT_LE(requests(ms + 4000, ms + 5000), 3u);
 }
 
 // One group where nothing has changed for long.
@@ -625,16 +625,16 @@ uint64_t MessagesIn(ClusterSim* sim, int64_t ms) {
   return sim->messages() - before;
 }
 
-TEST(Membership, ACalmClusterSaysLittleForEachNode) {
+TEST(Membership, ACalmClusterSendsFewMessagesForEachNode) {
   for (const size_t nodes : {2, 3, 8, 20, 50, 100}) {
     ClusterSim sim = Calm(1, nodes);
-    // Questions and answers, in a second.
+    // Requests and answers, in a second.
     EXPECT_LE(MessagesIn(&sim, 10'000), 10 * 12 * nodes) << nodes;
     EXPECT_EQ(sim.Unrest(), "") << sim.Trace();
   }
 }
 
-TEST(Membership, TwoCalmNodesAskEachOtherOnceASecond) {
+TEST(Membership, TwoCalmNodesExchangeARequestOnceASecond) {
   ClusterSim sim = Calm(1, 2);
   EXPECT_LE(MessagesIn(&sim, 10'000), 2u * 13);
 }
@@ -645,7 +645,7 @@ class CalmNodes {
   explicit CalmNodes(uint64_t nodes) : wakes_(nodes) {
     for (uint64_t n = 0; n < nodes; ++n) {
       NodeRecord self;
-      // Far apart, as random ids are: each asks at another time.
+      // Far apart, as random ids are: each node sends at another time.
       self.id = NodeId{.high = n + 1, .low = n * 1'000'000 / nodes};
       self.boot = self.nonce = n + 1;
       self.cluster = "home";
@@ -659,7 +659,7 @@ class CalmNodes {
     }
   }
 
-  // How often each woke to send or look, besides for messages.
+  // How often each node woke to send or check, besides for messages.
   std::vector<int> WakesIn(int64_t ms) {
     wakes_.assign(nodes_.size(), 0);
     for (const int64_t until_us = now_us_ + ms * 1000; now_us_ < until_us; now_us_ += 1000) {
@@ -693,7 +693,7 @@ TEST(Membership, ACalmNodeWakesByItselfAboutOnceASecond) {
   }
 }
 
-TEST(Membership, AfterAChangeTheyAskAsOftenAsEver) {
+TEST(Membership, AfterAChangeRequestsAreAsFrequentAsBefore) {
   ClusterSim sim = Calm(1, 3);
   const uint64_t calm = MessagesIn(&sim, 3'000);
   sim.SetLive(0, 1);
@@ -701,7 +701,7 @@ TEST(Membership, AfterAChangeTheyAskAsOftenAsEver) {
   EXPECT_GE(MessagesIn(&sim, 3'000), 3 * calm);
 }
 
-TEST(Membership, SilenceOfACalmNodeIsNoticedAsSoonAsEver) {
+TEST(Membership, SilenceOfACalmNodeIsNoticedAsSoonAsUsual) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     for (const size_t nodes : {3, 8}) {
       ClusterSim sim = Calm(seed, nodes);
@@ -720,7 +720,7 @@ TEST(Membership, SilenceOfACalmNodeIsNoticedAsSoonAsEver) {
   }
 }
 
-TEST(Membership, ACoordinatorOfManyNoticesSilenceAsSoonAsEver) {
+TEST(Membership, ACoordinatorOfManyNoticesSilenceAsSoonAsUsual) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     ClusterSim sim = Calm(seed, 30);
     const size_t coordinator = sim.CoordinatorOf(0), silent = (coordinator + 7) % 30;
@@ -737,7 +737,7 @@ TEST(Membership, ACoordinatorOfManyNoticesSilenceAsSoonAsEver) {
   }
 }
 
-TEST(Membership, ACalmNodeThatAnswersNobodyButAsksIsNotReached) {
+TEST(Membership, ACalmNodeThatSendsRequestsButAnswersNoneIsNotReached) {
   ClusterSim sim = Calm(1, 2);
   const size_t coordinator = sim.CoordinatorOf(0), other = 1 - coordinator;
   sim.Refuse(other, coordinator);

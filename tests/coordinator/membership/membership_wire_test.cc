@@ -70,7 +70,7 @@ Heartbeat Full() {
   return heartbeat;
 }
 
-TEST(MembershipWire, NothingIsLostOnTheWay) {
+TEST(MembershipWire, NoFieldIsLost) {
   const wire::Heartbeat wire = ToWire(Full());
   // No field is left at its default, so none can be forgotten.
   const google::protobuf::Descriptor* descriptor = wire.GetDescriptor();
@@ -86,7 +86,7 @@ TEST(MembershipWire, NothingIsLostOnTheWay) {
   EXPECT_EQ(ToWire(*back).SerializeAsString(), wire.SerializeAsString());
 }
 
-TEST(MembershipWire, RefusesWhatIsTooLongOrNoId) {
+TEST(MembershipWire, RefusesFieldsThatAreTooLongOrNotIds) {
   const auto refused = [](auto change) {
     wire::Heartbeat wire = ToWire(Full());
     change(&wire);

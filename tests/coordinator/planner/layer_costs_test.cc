@@ -112,7 +112,7 @@ TEST(LayerCosts, TellsRoutedExpertsFromSharedOnes) {
               ElementsAre(TypedBytes{GGML_TYPE_Q8_0, Bytes(GGML_TYPE_Q8_0, 96 + 32)}));
 }
 
-TEST(LayerCosts, ReadsAllExpertsWhenNobodySaysHowManyAreUsed) {
+TEST(LayerCosts, ReadsAllExpertsWhenTheNumberUsedIsNotKnown) {
   GgufHeader header = Model("qwen3moe", 1);
   AddTensor(&header, "blk.0.ffn_up_exps.weight", {64, 32, 8, 1});
   EXPECT_EQ(Count(header).layers[0].n_expert_used, 8);
@@ -197,7 +197,7 @@ TEST(LayerCosts, FewCellsAndCheckpointsAreCounted) {
   shape.n_checkpoints = 3;
   EXPECT_EQ(CacheBytes(costs.layers[0], shape), windows + 3 * 512 * per_position);
   EXPECT_EQ(CacheBytes(costs.layers[5], shape), 10240 * per_position);
-  // Each text has its own.
+  // Each sequence has its own cache.
   shape.exact = true;
   shape.n_checkpoints = 0;
   EXPECT_EQ(CacheBytes(costs.layers[0], shape), 4 * 768 * per_position);

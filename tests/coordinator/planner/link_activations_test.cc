@@ -36,12 +36,12 @@ TEST(ParseActivations, TakesTypesAndAuto) {
                                                  HasSubstr("\"int4\" is not understood")));
 }
 
-TEST(ChooseActivations, AFastLinkCarriesWhatIsExact) {
+TEST(ChooseActivations, AFastLinkCarriesF32) {
   EXPECT_EQ(RuleAt(1e9).type(), wire::F32);  // a row: 0.016 ms of 2
   EXPECT_EQ(RuleAt(1e9).f32_rows_max(), 0u);
 }
 
-TEST(ChooseActivations, ALinkThatWasNotMeasuredCarriesWhatIsExact) {
+TEST(ChooseActivations, ALinkThatWasNotMeasuredCarriesF32) {
   EXPECT_EQ(RuleAt(0).type(), wire::F32);
   EXPECT_EQ(RuleAt(std::nan("")).type(), wire::F32);
 }
@@ -76,12 +76,12 @@ TEST(ChooseActivations, StepsMayHaveOneRowOnly) {
 }
 
 // Two machines, each with room for half of 8 GiB, on a link of so many bytes a second.
-PlanRequest TwoHalves(const LayerCosts& costs, double bytes_per_s, ActivationWish wish) {
+PlanRequest TwoHalves(const LayerCosts& costs, double bytes_per_s, ActivationChoice choice) {
   PlanRequest request = RequestFor(costs, {{6 * kGiB, 50e9}, {6 * kGiB, 50e9}},
                                    {.round_trip_s = 1e-3, .bytes_per_s = bytes_per_s});
   request.cache.n_ctx = 512;
   request.cache.n_batch = 512;
-  request.activations = wish;
+  request.activations = choice;
   return request;
 }
 
@@ -93,7 +93,7 @@ TEST(PlannedActivations, HopsTakeTheBytesThatAreSent) {
   ASSERT_THAT(exact->stages, SizeIs(2));
   EXPECT_EQ(exact->stages[0].sends.type(), wire::F32);
   EXPECT_EQ(half->stages[0].sends.type(), wire::F16);
-  EXPECT_EQ(half->stages[1].sends.type(), wire::F32);  // to nobody
+  EXPECT_EQ(half->stages[1].sends.type(), wire::F32);  // the last stage sends none
   EXPECT_NEAR(exact->stages[1].hop_in_s - half->stages[1].hop_in_s, 8192e-6, 1e-9);
   EXPECT_NEAR(exact->prompt.slowest_s - half->prompt.slowest_s, 128 * 8192e-6, 1e-6);
 }
@@ -114,7 +114,7 @@ TEST(PlannedActivations, AutoChoosesByTheLink) {
   EXPECT_EQ(slow->times[0].step_s, exact->times[0].step_s);
 }
 
-TEST(PlannedActivations, WorkersOfOneNodeSendWhatIsExact) {
+TEST(PlannedActivations, WorkersOfOneNodeSendF32) {
   const LayerCosts costs = EqualLayers(32, 256 << 20);
   PlanRequest request = TwoHalves(costs, 1e6, {.is_auto = true});
   request.devices[1].node = 0;

@@ -32,14 +32,14 @@ std::string RangesAround(const PlanRequest& request, const std::vector<KeptStage
   return text;
 }
 
-TEST(PlanKeep, WhatIsWholeStaysAsItIs) {
+TEST(PlanKeep, ACompletePlanStaysAsItIs) {
   const LayerCosts costs = EightGiB();
   // n1 alone would be faster.
   const PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 100e9}});
   EXPECT_EQ(RangesAround(request, {{1, {10, 32}}, {0, {0, 10}}}), "n0=0-9 n1=10-31");
 }
 
-TEST(PlanKeep, WhatIsMissingGoesToTheDeviceThatMakesItFastest) {
+TEST(PlanKeep, MissingLayersGoToTheDeviceThatMakesThePlanFastest) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request =
       RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}, {16 * kGiB, 200e9}});
@@ -63,7 +63,7 @@ TEST(PlanKeep, StagesOfOneDeviceTakeTurns) {
   EXPECT_GE(halves->times[0].slowest_s, whole->times[0].slowest_s * 0.99);
 }
 
-TEST(PlanKeep, WhatFitsNoDeviceAloneIsDivided) {
+TEST(PlanKeep, LayersThatFitNoDeviceAloneAreDivided) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request =
       RequestFor(costs, {{3 * kGiB, 50e9}, {4 * kGiB, 50e9}, {4 * kGiB, 100e9}});
@@ -75,14 +75,14 @@ TEST(PlanKeep, WhatFitsNoDeviceAloneIsDivided) {
   EXPECT_EQ(plan->stages.size(), 4u);
 }
 
-TEST(PlanKeep, WhatFindsNoRoomAroundTheOthersIsNotFound) {
+TEST(PlanKeep, LayersWithoutRoomAroundTheOthersAreNotFound) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request = RequestFor(costs, {{3 * kGiB, 50e9}, {4 * kGiB, 50e9}});
   EXPECT_THAT(MakePlanAround(request, {{0, {0, 8}}}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no room")));
 }
 
-TEST(PlanKeep, AFullDiskTakesNothingNewAndKeepsWhatIsThere) {
+TEST(PlanKeep, AFullDiskTakesNothingNewAndKeepsItsStages) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 200e9}});
   EXPECT_EQ(RangesAround(request, {{0, {0, 10}}, {1, {20, 32}}}), "n0=0-9 n1=10-19 n1=20-31");
@@ -99,13 +99,13 @@ TEST(PlanKeep, AFullDiskTakesNothingNewAndKeepsWhatIsThere) {
   EXPECT_EQ(RangesAround(request, {{0, {0, 10}}, {1, {20, 32}}}), "n0=0-9 n0=10-19 n1=20-31");
 }
 
-TEST(PlanKeep, OfTwoWithTheSameLayersTheLongerStays) {
+TEST(PlanKeep, OfTwoStagesWithTheSameLayersTheLongerStays) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}});
   EXPECT_EQ(RangesAround(request, {{0, {0, 10}}, {1, {5, 32}}}), "n1=0-4 n1=5-31");
 }
 
-TEST(PlanKeep, WhatIsExcludedDoesNotStay) {
+TEST(PlanKeep, AStageOnAnExcludedDeviceDoesNotStay) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}});
   request.exclude = {"n1"};

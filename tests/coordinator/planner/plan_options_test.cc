@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-TEST(PlanOptions, ParsesWhatPeopleWrite) {
+TEST(PlanOptions, ParsesTheUsersOptions) {
   const auto assign = ParseAssign("a=0-19, b/CUDA0=20-30,c=31");
   ASSERT_THAT(*assign, SizeIs(3));
   EXPECT_EQ((*assign)[1].place, "b/CUDA0");

@@ -79,10 +79,10 @@ inline PlanRequest RequestForMachines(const LayerCosts& costs, const MachinesOpt
   request.costs = &costs;
   request.rule = CutAnywhere(costs.n_layer());
   request.cache = {.n_ctx = 4096, .n_seqs = 4, .n_batch = 128};
-  struct Way {  // to the switch
+  struct Uplink {  // to the switch
     double latency_s, bytes_per_s;
   };
-  std::vector<Way> ways;  // [nodes]
+  std::vector<Uplink> uplinks;  // [nodes]
   std::vector<size_t> machine_of;
   for (size_t m = 0; m < sizes.size(); ++m) {
     const double share = static_cast<double>(sizes[m]) / 12;
@@ -90,8 +90,8 @@ inline PlanRequest RequestForMachines(const LayerCosts& costs, const MachinesOpt
         options.room * static_cast<double>(kManyLayerBytes) * kManyLayers * share * draw(0.6, 1.4);
     const double bytes_per_s = draw(50e9, 400e9);
     const bool wireless = draw(0, 1) < 0.3;
-    const Way way = {wireless ? draw(0.5e-3, 3e-3) : draw(0.05e-3, 0.25e-3),
-                     wireless ? draw(15e6, 80e6) : 117e6};
+    const Uplink uplink = {wireless ? draw(0.5e-3, 3e-3) : draw(0.05e-3, 0.25e-3),
+                           wireless ? draw(15e6, 80e6) : 117e6};
     const bool shares = sizes[m] > 1;
     if (shares) {
       request.memory_pools.push_back({absl::StrCat("m", m), static_cast<uint64_t>(bytes)});
@@ -99,7 +99,7 @@ inline PlanRequest RequestForMachines(const LayerCosts& costs, const MachinesOpt
     for (size_t i = 0; i < sizes[m]; ++i) {
       if (i == 0 || kind == Machines::kProcesses) {
         request.nodes.push_back({absl::StrCat("n", request.nodes.size())});
-        ways.push_back(way);
+        uplinks.push_back(uplink);
         machine_of.push_back(m);
       }
       PlanDevice device;
@@ -152,8 +152,8 @@ inline PlanRequest RequestForMachines(const LayerCosts& costs, const MachinesOpt
         link = {.round_trip_s = 100e-6, .bytes_per_s = 2e9};
         continue;
       }
-      link.bytes_per_s = std::min(ways[from].bytes_per_s, ways[to].bytes_per_s);
-      link.round_trip_s = ways[from].latency_s + ways[to].latency_s +
+      link.bytes_per_s = std::min(uplinks[from].bytes_per_s, uplinks[to].bytes_per_s);
+      link.round_trip_s = uplinks[from].latency_s + uplinks[to].latency_s +
                           2 * static_cast<double>(kLinkProbeBytes) / link.bytes_per_s;
     }
   }

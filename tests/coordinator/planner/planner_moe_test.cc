@@ -67,7 +67,7 @@ PlanRequest Machines(const LayerCosts& costs, const std::vector<Shape>& shapes) 
   return request;
 }
 
-// To the first node, which has a CPU: a GPU in the same memory.
+// Adds a GPU with the same memory to the first node, which has a CPU.
 void AddIntegratedGpu(PlanRequest* request) {
   PlanDevice integrated = request->devices[0];
   integrated.name = "Vulkan0";
@@ -123,8 +123,8 @@ TEST(PlannerMoe, ASmallGpuTakesTheRestOfAllLayersAndTheExpertsThatFit) {
   EXPECT_THAT(plan->devices[1].text, HasSubstr("the experts of layers 0-"));
 }
 
-// What is predicted is what the parts add up to.
-TEST(PlannerMoe, TheTimeIsThatOfBothDevicesAndTheWayBetween) {
+// The predicted time is the sum of its parts.
+TEST(PlannerMoe, TheTimeIsThatOfBothDevicesAndTheTransferBetween) {
   const LayerCosts costs = Sparse();
   PlanRequest request = Machines(costs, {{32 * kGiB, 4 * kGiB}});
   request.positions = 1;
@@ -146,7 +146,7 @@ TEST(PlannerMoe, TheTimeIsThatOfBothDevicesAndTheWayBetween) {
 
 TEST(PlannerMoe, TheHostsMemoryBoundsTheExperts) {
   const LayerCosts costs = Sparse();
-  // 9 GiB of model, of which 1 is not experts: 4 and 5 together hold it in no way.
+  // 9 GiB of model, of which 1 is not experts: 4 and 5 together cannot hold it.
   for (const uint64_t cpu : {3 * kGiB, 4 * kGiB}) {
     EXPECT_THAT(MakePlan(Machines(costs, {{cpu, 4 * kGiB}})),
                 StatusIs(absl::StatusCode::kResourceExhausted));

@@ -1,5 +1,5 @@
-// The planner against all plans there are, on small random clusters. What a plan costs and whether
-// it fits is worked out here once more, from the cost model alone.
+// The planner compared with all possible plans, on small random clusters. The cost of a plan and
+// whether it fits are computed here independently, from the cost model alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -112,7 +112,7 @@ void MakeInstance(uint32_t seed, Instance* instance) {
     if (through_a_switch) {
       request.links[i] = {.round_trip_s = latencies_s[i / n_nodes] + latencies_s[i % n_nodes],
                           .bytes_per_s = 1e8};
-    } else if (draw.Below(20) != 0) {  // or there is no way
+    } else if (draw.Below(20) != 0) {  // else there is no link
       request.links[i] = {.round_trip_s = draw.Between(1e-4, 2e-2),
                           .bytes_per_s = draw.Between(1e6, 1e9)};
     }

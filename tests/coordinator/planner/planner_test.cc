@@ -73,7 +73,7 @@ TEST(Planner, PutsOnADeviceWithItsOwnMemoryWhatIsNotInTheMachines) {
   EXPECT_EQ(machine.weights, kGiB);
   EXPECT_EQ(own->stages[0].weight_bytes + machine.weights, shared->stages[0].weight_bytes);
   EXPECT_EQ(own->stages[0].compute_bytes + machine.compute, shared->stages[0].compute_bytes);
-  // And it needs no more.
+  // It needs no more than that.
   request.devices[0].memory_free_bytes = own->stages[0].memory_bytes();
   EXPECT_EQ(RangesOf(request), "n0=0-31");
   --request.devices[0].memory_free_bytes;
@@ -119,8 +119,8 @@ TEST(Planner, TheWayBackToTheCoordinatorCounts) {
   EXPECT_EQ(RangesOf(request), "n1=0-31");
 }
 
-// What users of others miss: placement by bandwidth and latency, exo #957 #2253, llama.cpp #11435,
-// mlx #1804.
+// Placement by bandwidth and latency (users miss it elsewhere: exo #957 #2253, llama.cpp #11435,
+// mlx #1804).
 TEST(Planner, OfEqualNodesTheOneWithTheBetterWayIsTaken) {
   const LayerCosts costs = EightGiB();
   const PlanLink far = {.round_trip_s = 40e-3, .bytes_per_s = 125e6};
@@ -323,8 +323,8 @@ TEST(Planner, HasALineForEachDevice) {
   EXPECT_THAT(plan->devices[3].text, HasSubstr("smallest possible stage needs"));
 }
 
-// What users of others miss: more nodes that are slower without a word, llama.cpp #10047 #10654,
-// distributed-llama #262 #179, exo #2070.
+// More nodes must not be slower without an explanation (elsewhere they are: llama.cpp #10047
+// #10654, distributed-llama #262 #179, exo #2070).
 TEST(Planner, NodesThatWouldSlowItDownAreLeftOutAndSaySo) {
   const LayerCosts costs = EightGiB();
   std::vector<NodeShape> shapes = {{5 * kGiB, 50e9}, {5 * kGiB, 50e9}};
@@ -362,7 +362,7 @@ TEST(Planner, HintsAtSlowLinks) {
               Contains(AllOf(HasSubstr("links of n1"), HasSubstr("less)"))));
 }
 
-// What users of others miss: placement by hand, exo #957 #2253, llama.cpp #11435, mlx #1804.
+// Manual placement (users miss it elsewhere: exo #957 #2253, llama.cpp #11435, mlx #1804).
 TEST(Planner, TakesAnAssignmentAsItIs) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});
@@ -397,9 +397,10 @@ TEST(Planner, RefusesWrongAssignmentsInWords) {
   } cases[] = {
       {"n0=0-15,n9=16-31", absl::StatusCode::kInvalidArgument,
        "no node or device \"n9\"; there are n0, n1"},
-      {"n0=0-15,n1=17-31", absl::StatusCode::kInvalidArgument, "layer 16 is assigned to nobody"},
-      {"n0=8-15,n1=16-31", absl::StatusCode::kInvalidArgument, "layers 0-7 are assigned to nobody"},
-      {"n0=0-15", absl::StatusCode::kInvalidArgument, "layers 16-31 are assigned to nobody"},
+      {"n0=0-15,n1=17-31", absl::StatusCode::kInvalidArgument, "layer 16 is assigned to no device"},
+      {"n0=8-15,n1=16-31", absl::StatusCode::kInvalidArgument,
+       "layers 0-7 are assigned to no device"},
+      {"n0=0-15", absl::StatusCode::kInvalidArgument, "layers 16-31 are assigned to no device"},
       {"n0=0-15,n1=8-31", absl::StatusCode::kInvalidArgument,
        "layers 8-15 are assigned to both n0 and n1"},
       {"n0=0-15,n1=16-32", absl::StatusCode::kInvalidArgument, "32 layers, 0 to 31"},

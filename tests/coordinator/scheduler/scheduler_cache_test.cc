@@ -1,5 +1,5 @@
-// What the scheduler keeps in caches: beginnings that texts share, checkpoints to go back to, and
-// the positions of all of them together.
+// How the scheduler uses the caches: shared prefixes, checkpoints, and the cells that all sequences
+// share.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 using ::testing::IsEmpty;
 
 // The next turn of a conversation, after `before`.
-std::vector<int32_t> NextTurn(const SchedulerSim::Seen& before, size_t n) {
+std::vector<int32_t> NextTurn(const SchedulerSim::Record& before, size_t n) {
   std::vector<int32_t> prompt = before.request.prompt;
   prompt.insert(prompt.end(), before.tokens.begin(), before.tokens.end());
   const std::vector<int32_t> more = Tokens(700, n);
@@ -30,9 +30,9 @@ TEST(SchedulerCache, TheNextTurnOfAConversationIsFedOnlyWhatIsNew) {
     PipelineFacts facts = Facts();
     facts.cache = cache;
     SchedulerSim sim(facts, {});
-    const uint64_t first = *sim.Add(Ask(Tokens(0, 40), 10));
+    const uint64_t first = *sim.Add(MakeRequest(Tokens(0, 40), 10));
     sim.RunToEnd();
-    const uint64_t second = *sim.Add(Ask(NextTurn(sim.seen[first], 20), 10));
+    const uint64_t second = *sim.Add(MakeRequest(NextTurn(sim.seen[first], 20), 10));
     sim.RunToEnd();
     // The last token of the first turn was never fed.
     EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 49);
@@ -40,60 +40,61 @@ TEST(SchedulerCache, TheNextTurnOfAConversationIsFedOnlyWhatIsNew) {
   }
 }
 
-TEST(SchedulerCache, AnotherQuestionReusesTheBeginningByTrim) {
+TEST(SchedulerCache, AnotherPromptReusesTheBeginningByTrim) {
   SchedulerSim sim(Facts(), {});
   std::vector<int32_t> prompt = Tokens(0, 60);
-  ASSERT_TRUE(sim.Add(Ask(prompt, 10)).ok());
+  ASSERT_TRUE(sim.Add(MakeRequest(prompt, 10)).ok());
   sim.RunToEnd();
   prompt[50] = 5;
-  const uint64_t second = *sim.Add(Ask(prompt, 10));
+  const uint64_t second = *sim.Add(MakeRequest(prompt, 10));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 50);
-  const uint64_t same = *sim.Add(Ask(prompt, 10));
+  const uint64_t same = *sim.Add(MakeRequest(prompt, 10));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[same].end->usage.cached_tokens, 59);  // one row gives the logits
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerCache, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
+TEST(SchedulerCache, RequestsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
   SchedulerSim sim(Facts(), {});
-  const uint64_t first = *sim.Add(Ask(Tokens(0, 60), 100));
+  const uint64_t first = *sim.Add(MakeRequest(Tokens(0, 60), 100));
   while (sim.seen[first].tokens.size() < 3) sim.Next();
   std::vector<int32_t> prompt = Tokens(0, 40);
   prompt.push_back(700);
-  const uint64_t second = *sim.Add(Ask(prompt, 10));
+  const uint64_t second = *sim.Add(MakeRequest(prompt, 10));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 40);
   sim.ExpectRequestsAsAlone();
 }
 
-// Their first 150 tokens are the same, and one more is their own.
+// Eight prompts with the same first 150 tokens, and one token of their own each.
 std::vector<uint64_t> AddEightThatBeginAlike(SchedulerSim* sim, uint32_t tokens_max) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 8; ++i) {
     std::vector<int32_t> prompt = Tokens(0, 150);
     prompt.push_back(300 + i);
-    ids.push_back(*sim->Add(Ask(prompt, tokens_max)));
+    ids.push_back(*sim->Add(MakeRequest(prompt, tokens_max)));
   }
   return ids;
 }
 
-TEST(SchedulerCache, TextsThatComeTogetherFeedTheirBeginningOnce) {
+TEST(SchedulerCache, RequestsThatComeTogetherFeedTheirBeginningOnce) {
   SchedulerSim sim(Facts(), {.chunk_tokens = 32});
   const std::vector<uint64_t> ids = AddEightThatBeginAlike(&sim, 20);
-  const uint64_t other = *sim.Add(Ask(Tokens(400, 40), 20, "somebody else"));
+  const uint64_t other = *sim.Add(MakeRequest(Tokens(400, 40), 20, "other client"));
   while (sim.seen[other].tokens.empty()) sim.Next();
-  EXPECT_THAT(sim.seen[ids.front()].tokens, IsEmpty()) << "who does not share it waits for nobody";
+  EXPECT_THAT(sim.seen[ids.front()].tokens, IsEmpty())
+      << "a request with another beginning does not wait";
   sim.RunToEnd();
   sim.ExpectRequestsAsAlone();
   for (size_t i = 1; i < ids.size(); ++i) {
     EXPECT_EQ(sim.seen[ids[i]].end->usage.cached_tokens, 150);
   }
-  // Of each text the last token is not fed.
+  // The last token of each request is not fed.
   EXPECT_EQ(sim.scheduler.Stats().rows, 150u + 8 * (1 + 19) + 40 + 19);
 }
 
-TEST(SchedulerCache, TextsThatShareTheirBeginningFeedItOnceInAnotherPipeline) {
+TEST(SchedulerCache, RequestsThatShareTheirBeginningFeedItOnceInAnotherPipeline) {
   SchedulerSim sim(Facts(2), {.chunk_tokens = 32});
   const std::vector<uint64_t> ids = AddEightThatBeginAlike(&sim, 40);
   while (sim.seen[ids[7]].tokens.size() < 7) sim.Next();
@@ -104,10 +105,10 @@ TEST(SchedulerCache, TextsThatShareTheirBeginningFeedItOnceInAnotherPipeline) {
   EXPECT_LE(sim.scheduler.Stats().rows - rows_before, 150u + 8 * (1 + 39));
 }
 
-TEST(SchedulerCache, WhoFeedsABeginningAndLeavesKeepsNobodyWaiting) {
+TEST(SchedulerCache, ACancelledRequestWhoseBeginningIsAwaitedBlocksNoOther) {
   SchedulerSim sim(Facts(), {.chunk_tokens = 16});
-  const uint64_t first = *sim.Add(Ask(Tokens(0, 150), 20));
-  const uint64_t second = *sim.Add(Ask(Tokens(0, 140), 20));
+  const uint64_t first = *sim.Add(MakeRequest(Tokens(0, 150), 20));
+  const uint64_t second = *sim.Add(MakeRequest(Tokens(0, 140), 20));
   sim.Submit();
   sim.scheduler.Cancel(first, Scheduler::Leave::kDrop, sim.now_us);
   sim.RunToEnd();
@@ -122,32 +123,32 @@ TEST(SchedulerCache, ACacheThatCannotTrimGoesOnFromCheckpoints) {
     facts.n_checkpoints = 4;
     SchedulerSim sim(facts, {});
     const std::vector<int32_t> system = Tokens(0, 50);
-    const auto ask = [&](int32_t question) {
+    const auto prompt_of = [&](int32_t question) {
       std::vector<int32_t> prompt = system;
       for (int32_t i = 0; i < 30; ++i) prompt.push_back(question + i);
       return prompt;
     };
     const auto cached = [&](const std::vector<int32_t>& prompt) {
-      const uint64_t id = *sim.Add(Ask(prompt, 10));
+      const uint64_t id = *sim.Add(MakeRequest(prompt, 10));
       sim.RunToEnd();
       return sim.seen[id].end->usage.cached_tokens;
     };
-    EXPECT_EQ(cached(ask(100)), 0);
-    EXPECT_EQ(cached(ask(100)), 64);  // saved before the end of every prompt
-    EXPECT_EQ(cached(ask(200)), 0);   // the second shows where texts part, and saves it
-    EXPECT_EQ(cached(ask(300)), 50);
-    EXPECT_EQ(cached(ask(400)), 50);
+    EXPECT_EQ(cached(prompt_of(100)), 0);
+    EXPECT_EQ(cached(prompt_of(100)), 64);  // saved before the end of every prompt
+    EXPECT_EQ(cached(prompt_of(200)), 0);   // the second shows where prompts part, and saves it
+    EXPECT_EQ(cached(prompt_of(300)), 50);
+    EXPECT_EQ(cached(prompt_of(400)), 50);
     sim.ExpectRequestsAsAlone();
   }
 }
 
-TEST(SchedulerCache, TheCheckpointThatWasNotUsedForLongestGoes) {
+TEST(SchedulerCache, TheLeastRecentlyUsedCheckpointIsReplaced) {
   PipelineFacts facts = Facts();
   facts.cache = {.copy = false, .shift = false, .window_tokens = 8, .checkpoint = true};
   facts.n_checkpoints = 3;
   SchedulerSim sim(facts, {});
   const auto cached = [&](int32_t first) {
-    const uint64_t id = *sim.Add(Ask(Tokens(first, 80), 3));
+    const uint64_t id = *sim.Add(MakeRequest(Tokens(first, 80), 3));
     sim.RunToEnd();
     return sim.seen[id].end->usage.cached_tokens;
   };
@@ -162,7 +163,7 @@ TEST(SchedulerCache, TheCheckpointThatWasNotUsedForLongestGoes) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerCache, WhatOneStageLostIsNotGoneBackTo) {
+TEST(SchedulerCache, ACheckpointThatOneStageLostIsNotRestored) {
   PipelineFacts facts = Facts();
   facts.cache = {.trim = false, .copy = true, .shift = false, .checkpoint = true};
   facts.n_checkpoints = 4;
@@ -177,7 +178,7 @@ TEST(SchedulerCache, WhatOneStageLostIsNotGoneBackTo) {
         std::vector<int32_t> prompt = Tokens(0, 80);
         for (int32_t i = 0; i < 3; ++i) {
           prompt.back() = i;
-          ASSERT_TRUE(sim.Add(Ask(prompt, 5)).ok());
+          ASSERT_TRUE(sim.Add(MakeRequest(prompt, 5)).ok());
           sim.RunToEnd();
         }
         for (const auto& [id, s] : sim.seen) EXPECT_TRUE(s.end && s.end->status.ok()) << id;
@@ -193,7 +194,7 @@ TEST(SchedulerCache, AFullWindowIsNeverTrimmed) {
   SchedulerSim sim(facts, {});
   std::vector<int32_t> prompt = Tokens(0, 40);
   const auto cached = [&] {
-    const uint64_t id = *sim.Add(Ask(prompt, 10));
+    const uint64_t id = *sim.Add(MakeRequest(prompt, 10));
     sim.RunToEnd();
     return sim.seen[id].end->usage.cached_tokens;
   };
@@ -212,7 +213,7 @@ TEST(SchedulerCache, KeptSequencesMakeRoomTheLeastRecentlyUsedFirst) {
   facts.n_slots = 3;
   SchedulerSim sim(facts, {});
   const auto cached = [&](int32_t first) {
-    const uint64_t id = *sim.Add(Ask(Tokens(first, 40), 1));
+    const uint64_t id = *sim.Add(MakeRequest(Tokens(first, 40), 1));
     sim.RunToEnd();
     return sim.seen[id].end->usage.cached_tokens;
   };
@@ -229,7 +230,7 @@ TEST(SchedulerCache, CountsTheCellsOfAllSlotsTogether) {
   PipelineFacts facts = Facts();
   facts.kv_cells = 300;  // of 8 × 256
   SchedulerSim sim(facts, {});
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(100 * i, 100), 60)).ok());
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(100 * i, 100), 60)).ok());
   sim.Submit();
   EXPECT_EQ(sim.scheduler.Stats().running, 2);
   sim.RunToEnd();
@@ -243,7 +244,7 @@ TEST(SchedulerCache, SequencesThatGrowBeyondTheCellsAreFedAgainLater) {
   facts.kv_cells = 260;
   SchedulerSim sim(facts, {});
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 6; ++i) ids.push_back(*sim.Add(Ask(Tokens(100 * i, 10), 200)));
+  for (int i = 0; i < 6; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(100 * i, 10), 200)));
   sim.RunToEnd();
   EXPECT_GT(sim.scheduler.Stats().preemptions, 0);
   EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
@@ -251,11 +252,11 @@ TEST(SchedulerCache, SequencesThatGrowBeyondTheCellsAreFedAgainLater) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerCache, ShiftsTheContextOnlyWhereAskedAndPossible) {
+TEST(SchedulerCache, ShiftsTheContextOnlyWhereRequestedAndPossible) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  GenerationRequest request = AskShifting(Tokens(0, 20), 300, 4);
+  GenerationRequest request = MakeShiftingRequest(Tokens(0, 20), 300, 4);
   const uint64_t shifted = *sim.Add(request);
   request.shift_context = false;
   const uint64_t plain = *sim.Add(request);
@@ -273,14 +274,14 @@ TEST(SchedulerCache, ShiftsTheContextOnlyWhereAskedAndPossible) {
   EXPECT_EQ(cannot.seen[id].end->reason, FinishReason::kLength);
 }
 
-TEST(SchedulerCache, ATextThatMayShiftSharesNoCellsButGoesOnFromWhatIsKept) {
+TEST(SchedulerCache, ARequestThatMayShiftSharesNoCellsButReusesKeptSequences) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 128;
   SchedulerSim sim(facts, {});
-  const GenerationRequest request = AskShifting(Tokens(0, 80), 200, 0);
+  const GenerationRequest request = MakeShiftingRequest(Tokens(0, 80), 200, 0);
   const uint64_t shifted = *sim.Add(request);
   while (sim.seen[shifted].tokens.empty()) sim.Next();
-  const uint64_t plain = *sim.Add(Ask(Tokens(0, 80), 10));
+  const uint64_t plain = *sim.Add(MakeRequest(Tokens(0, 80), 10));
   const uint64_t shifted_too = *sim.Add(request);
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[plain].end->usage.cached_tokens, 0);

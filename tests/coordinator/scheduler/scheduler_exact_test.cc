@@ -1,4 +1,4 @@
-// Steps of an exact model: what they compute for a text is what they compute for it alone.
+// Steps of an exact model: the results for a request are those that it gets alone.
 #include <map>
 #include <utility>
 #include <vector>
@@ -19,7 +19,7 @@ PipelineFacts ExactFacts(uint32_t n_stages) {
   return facts;
 }
 
-// With how many rows, and which of them, each position of each slot was computed.
+// The rows of the step in which each position of each slot was computed.
 class Batches {
  public:
   using Rows = std::pair<int32_t, int32_t>;  // positions [first, last] of its step
@@ -41,7 +41,7 @@ class Batches {
     const Rows rows = {step.positions(0), step.positions(step.tokens_size() - 1)};
     std::vector<Rows>& slot = slots_[step.slots(0)];
     for (int i = 0; i < step.tokens_size(); ++i) {
-      EXPECT_EQ(step.slots(i), step.slots(0)) << "rows of two texts in one step";
+      EXPECT_EQ(step.slots(i), step.slots(0)) << "rows of two requests in one step";
       EXPECT_EQ(step.positions(i), static_cast<int32_t>(slot.size()));
       slot.push_back(rows);
     }
@@ -69,7 +69,7 @@ void ExpectStepsAsAlone(const SchedulerSim& sim) {
   for (const wire::Step& step : sim.stages->steps()) batches.Apply(step);
 }
 
-// Prompts that share beginnings of all lengths, and go on from each other's texts.
+// Prompts that share beginnings of all lengths.
 std::vector<GenerationRequest> Requests(uint32_t seed) {
   std::mt19937 random(seed);
   const auto pick = [&](uint32_t low, uint32_t high) { return low + random() % (high - low + 1); };
@@ -77,12 +77,13 @@ std::vector<GenerationRequest> Requests(uint32_t seed) {
   for (int i = 0; i < 40; ++i) {
     std::vector<int32_t> prompt = Tokens(0, pick(1, 100));
     if (pick(0, 1) == 0) prompt.back() = static_cast<int32_t>(pick(0, 50));
-    requests.push_back(Ask(std::move(prompt), pick(1, 40), absl::StrCat("client ", pick(0, 2))));
+    requests.push_back(
+        MakeRequest(std::move(prompt), pick(1, 40), absl::StrCat("client ", pick(0, 2))));
   }
   return requests;
 }
 
-TEST(SchedulerExact, WhatIsComputedForATextDoesNotDependOnOthers) {
+TEST(SchedulerExact, ResultsOfARequestDoNotDependOnOthers) {
   for (uint32_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(seed);
     SchedulerSim sim(ExactFacts(1 + seed % 3), kExact);
@@ -100,22 +101,22 @@ TEST(SchedulerExact, WhatIsComputedForATextDoesNotDependOnOthers) {
   }
 }
 
-TEST(SchedulerExact, OfWhatIsKeptOnlyWholeChunksOfPromptsAreUsed) {
+TEST(SchedulerExact, OfKeptSequencesOnlyWholeChunksOfPromptsAreUsed) {
   SchedulerSim sim(ExactFacts(2), kExact);
   sim.stages->KeepSteps();
-  const uint64_t first = *sim.Add(Ask(Tokens(0, 40), 30));
+  const uint64_t first = *sim.Add(MakeRequest(Tokens(0, 40), 30));
   sim.RunToEnd();
   std::vector<int32_t> more = Tokens(0, 40);
   more.insert(more.end(), sim.seen[first].tokens.begin(), sim.seen[first].tokens.end());
-  const uint64_t second = *sim.Add(Ask(more, 5));
+  const uint64_t second = *sim.Add(MakeRequest(more, 5));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 32u);
   ExpectStepsAsAlone(sim);
 }
 
-TEST(SchedulerExact, ATextIsFedAgainAsItWasWritten) {
+TEST(SchedulerExact, ASequenceIsFedAgainAsItWasGenerated) {
   SchedulerSim sim(ExactFacts(2), kExact);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(3 * i, 20), 60)).ok());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(3 * i, 20), 60)).ok());
   for (int i = 0; i < 100; ++i) sim.Next();
   sim.Restart(ExactFacts(2));
   sim.stages->KeepSteps();
@@ -125,30 +126,30 @@ TEST(SchedulerExact, ATextIsFedAgainAsItWasWritten) {
   for (const auto& [id, seen] : sim.seen) EXPECT_EQ(seen.tokens.size(), 60u);
 }
 
-TEST(SchedulerExact, AFailedStepChangesNothingOfThat) {
+TEST(SchedulerExact, AFailedStepDoesNotChangeResults) {
   SchedulerSim sim(ExactFacts(2), kExact);
   sim.make_fault = [n = 0](const wire::Step& step) mutable -> std::optional<FakeFault> {
-    // Seldom enough for what is fed again, row by row, to come past where it failed.
+    // Seldom enough for a sequence that is fed again row by row to get past the failed position.
     if (step.tokens_size() == 0 || ++n % 97 != 0) return std::nullopt;
     return FakeFault{.stage = 1, .kind = FakeFault::kBatch};
   };
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(i, 50), 30)).ok());
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(i, 50), 30)).ok());
   sim.RunToEnd();
   sim.ExpectRequestsAsAlone();
   for (const auto& [id, seen] : sim.seen) EXPECT_EQ(seen.tokens.size(), 30u);
 }
 
-TEST(SchedulerExact, APromptDoesNotStopOthersNorTheyIt) {
+TEST(SchedulerExact, APromptAndOtherRequestsDoNotStopEachOther) {
   PipelineFacts facts = ExactFacts(1);
   facts.n_ctx = 4096;
   SchedulerSim sim(facts, kExact);
   sim.stages->KeepSteps();
   std::vector<uint64_t> decoding;
-  for (int i = 0; i < 3; ++i) decoding.push_back(*sim.Add(Ask(Tokens(i, 4), 3000)));
+  for (int i = 0; i < 3; ++i) decoding.push_back(*sim.Add(MakeRequest(Tokens(i, 4), 3000)));
   for (int i = 0; i < 100 && sim.seen[decoding.back()].tokens.size() < 10; ++i) sim.Next();
   std::vector<int32_t> prompt = Tokens(0, 800);
   prompt.insert(prompt.end(), prompt.begin(), prompt.begin() + 800);
-  const uint64_t late = *sim.Add(Ask(prompt, 1));
+  const uint64_t late = *sim.Add(MakeRequest(prompt, 1));
   const size_t before = sim.seen[decoding[0]].tokens.size();
   for (int i = 0; i < 1000 && !sim.seen[late].end; ++i) sim.Next();
   ASSERT_TRUE(sim.seen[late].end.has_value());

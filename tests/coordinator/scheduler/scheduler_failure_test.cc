@@ -1,5 +1,5 @@
-// Steps that fail, pipelines that are lost, and texts that were begun elsewhere: everybody goes on
-// as alone, or ends with why.
+// Steps that fail, pipelines that are lost, and requests that were begun elsewhere: each request
+// gets the tokens that it would get alone, or ends with the reason.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -21,10 +21,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 
-TEST(SchedulerFailure, ATextThatAlwaysFailsAtOnePlaceEnds) {
+TEST(SchedulerFailure, ARequestThatAlwaysFailsAtOnePlaceEnds) {
   SchedulerSim sim(Facts(), {.chunk_tokens = 16});
-  const uint64_t bad = *sim.Add(Ask(Tokens(0, 60), 10));
-  const uint64_t good = *sim.Add(Ask(Tokens(500, 60), 40));
+  const uint64_t bad = *sim.Add(MakeRequest(Tokens(0, 60), 10));
+  const uint64_t good = *sim.Add(MakeRequest(Tokens(500, 60), 40));
   sim.make_fault = [](const wire::Step& step) -> std::optional<FakeFault> {
     if (std::ranges::find(step.tokens(), 40) == step.tokens().end()) return std::nullopt;
     return FakeFault{.stage = 1, .kind = FakeFault::kBatch};
@@ -38,11 +38,11 @@ TEST(SchedulerFailure, ATextThatAlwaysFailsAtOnePlaceEnds) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerFailure, AShiftedTextIsFedAgainAfterAFailure) {
+TEST(SchedulerFailure, AShiftedSequenceIsFedAgainAfterAFailure) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  GenerationRequest request = AskShifting(Tokens(0, 20), 300, 4);
+  GenerationRequest request = MakeShiftingRequest(Tokens(0, 20), 300, 4);
   const uint64_t id = *sim.Add(request);
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
     if (step.step_id() % 50 != 0) return std::nullopt;
@@ -54,14 +54,14 @@ TEST(SchedulerFailure, AShiftedTextIsFedAgainAfterAFailure) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerFailure, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
+TEST(SchedulerFailure, AShiftedSequenceGoesOnUnchangedInAnotherPipeline) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   for (const uint32_t kv_cells : {0u, 64u, 100u}) {
     facts.kv_cells = kv_cells;
     SchedulerSim sim(facts, {.chunk_tokens = 16});
     for (uint32_t keep : {0, 4, 20}) {
-      sim.Add(AskShifting(Tokens(static_cast<int32_t>(keep), 20), 300, keep)).IgnoreError();
+      sim.Add(MakeShiftingRequest(Tokens(static_cast<int32_t>(keep), 20), 300, keep)).IgnoreError();
     }
     for (int i = 0; sim.Next(); ++i) {
       if (i % 150 == 149) sim.Restart(facts);
@@ -72,10 +72,10 @@ TEST(SchedulerFailure, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
   }
 }
 
-TEST(SchedulerFailure, AShiftedTextThatWasBegunElsewhereGoesOnAsItWouldHave) {
+TEST(SchedulerFailure, AShiftedSequenceThatWasBegunElsewhereGoesOnUnchanged) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
-  GenerationRequest request = AskShifting(Tokens(0, 20), 300, 4);
+  GenerationRequest request = MakeShiftingRequest(Tokens(0, 20), 300, 4);
   const std::vector<int32_t> whole = FakeStages::Alone(facts, request, 300);
   for (const int64_t n : {1, 44, 45, 46, 200, 299}) {
     SCOPED_TRACE(n);
@@ -88,11 +88,11 @@ TEST(SchedulerFailure, AShiftedTextThatWasBegunElsewhereGoesOnAsItWouldHave) {
   }
 }
 
-TEST(SchedulerFailure, ATextThatFilledItsContextElsewhereEndsAsItWouldHave) {
+TEST(SchedulerFailure, ARequestThatFilledItsContextElsewhereEndsWithLength) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  GenerationRequest request = Ask(Tokens(0, 20), 300);
+  GenerationRequest request = MakeRequest(Tokens(0, 20), 300);
   request.generated = Tokens(100, 45);
   const uint64_t id = *sim.Add(request);
   sim.RunToEnd();
@@ -103,10 +103,10 @@ TEST(SchedulerFailure, ATextThatFilledItsContextElsewhereEndsAsItWouldHave) {
   EXPECT_THAT(sim.Add(request), StatusIs(Code::kInvalidArgument, HasSubstr("66 tokens")));
 }
 
-TEST(SchedulerFailure, ACopyOfWhatAStageLostIsFedAgain) {
+TEST(SchedulerFailure, ACopyOfALostSlotIsFedAgain) {
   SchedulerSim sim(Facts(3), {});
-  const uint64_t lost = *sim.Add(Ask(Tokens(0, 60), 40));
-  const uint64_t other = *sim.Add(Ask(Tokens(500, 60), 40));
+  const uint64_t lost = *sim.Add(MakeRequest(Tokens(0, 60), 40));
+  const uint64_t other = *sim.Add(MakeRequest(Tokens(500, 60), 40));
   while (sim.seen[lost].tokens.size() < 5 || sim.seen[other].tokens.size() < 5) sim.Next();
   bool has_failed = false;
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
@@ -117,14 +117,14 @@ TEST(SchedulerFailure, ACopyOfWhatAStageLostIsFedAgain) {
     return FakeFault{.stage = 2, .kind = FakeFault::kDataLoss};
   };
   while (!has_failed) sim.Next();
-  const uint64_t copy = *sim.Add(Ask(Tokens(0, 50), 10));
+  const uint64_t copy = *sim.Add(MakeRequest(Tokens(0, 50), 10));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[copy].end->usage.cached_tokens, 49);
   for (const auto& [id, s] : sim.seen) EXPECT_TRUE(s.end->status.ok()) << s.end->status;
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerFailure, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {
+TEST(SchedulerFailure, AFailedStepInAnyStageIsRecoveredUnnoticed) {
   for (const CacheAbility& cache :
        {CacheAbility{}, CacheAbility{.trim = false, .copy = true, .shift = false},
         CacheAbility{.copy = false, .shift = false, .window_tokens = 8}}) {
@@ -138,7 +138,7 @@ TEST(SchedulerFailure, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {
           facts.cache = cache;
           SchedulerSim sim(facts, {.chunk_tokens = 8});
           std::vector<uint64_t> ids;
-          for (int i = 0; i < 5; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 20), 12)));
+          for (int i = 0; i < 5; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(i * 50, 20), 12)));
           sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
             if (step.step_id() != at) return std::nullopt;
             return FakeFault{.stage = stage, .kind = kind};
@@ -159,19 +159,19 @@ TEST(SchedulerFailure, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {
 TEST(SchedulerFailure, OnlyTheRequestThatNoStageCanServeEnds) {
   SchedulerSim sim(Facts(3), {});
   std::vector<uint64_t> good;
-  for (int i = 0; i < 4; ++i) good.push_back(*sim.Add(Ask(Tokens(i * 50, 20), 12)));
-  const uint64_t bad = *sim.Add(Ask({1, 2, FakeStages::kBadToken, 3}, 12));
-  for (int i = 0; i < 3; ++i) good.push_back(*sim.Add(Ask(Tokens(i * 60, 20), 12)));
+  for (int i = 0; i < 4; ++i) good.push_back(*sim.Add(MakeRequest(Tokens(i * 50, 20), 12)));
+  const uint64_t bad = *sim.Add(MakeRequest({1, 2, FakeStages::kBadToken, 3}, 12));
+  for (int i = 0; i < 3; ++i) good.push_back(*sim.Add(MakeRequest(Tokens(i * 60, 20), 12)));
   sim.RunToEnd();
   EXPECT_THAT(sim.seen[bad].end->status, StatusIs(Code::kInvalidArgument, HasSubstr("bad token")));
   for (uint64_t id : good) EXPECT_TRUE(sim.seen[id].end->status.ok());
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerFailure, ASequenceThatDoesNotOpenEndsAndNobodyElseIsTouched) {
+TEST(SchedulerFailure, ASequenceThatDoesNotOpenEndsAndNoOtherIsAffected) {
   SchedulerSim sim(Facts(2), {});
-  const uint64_t good = *sim.Add(Ask(Tokens(0, 20), 12));
-  GenerationRequest request = Ask(Tokens(50, 20), 12);
+  const uint64_t good = *sim.Add(MakeRequest(Tokens(0, 20), 12));
+  GenerationRequest request = MakeRequest(Tokens(50, 20), 12);
   request.sampler.set_seed(FakeStages::kBadSeed);
   const uint64_t bad = *sim.Add(request);
   sim.RunToEnd();
@@ -180,31 +180,31 @@ TEST(SchedulerFailure, ASequenceThatDoesNotOpenEndsAndNobodyElseIsTouched) {
   EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
 }
 
-TEST(SchedulerFailure, AStageThatAlwaysFailsEndsEverybodyWithItsStatus) {
+TEST(SchedulerFailure, AStageThatAlwaysFailsEndsAllRequestsWithItsStatus) {
   SchedulerSim sim(Facts(2), {});
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 5; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 20), 12)));
+  for (int i = 0; i < 5; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(i * 50, 20), 12)));
   sim.make_fault = [](const wire::Step&) { return FakeFault{.stage = 1}; };
   sim.RunToEnd(10'000);
   for (uint64_t id : ids) EXPECT_THAT(sim.seen[id].end->status, StatusIs(Code::kInternal));
   EXPECT_TRUE(sim.scheduler.idle());
-  // It works again.
+  // The stage works again.
   sim.make_fault = nullptr;
-  const uint64_t id = *sim.Add(Ask(Tokens(0, 20), 12));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(0, 20), 12));
   sim.RunToEnd();
   EXPECT_TRUE(sim.seen[id].end->status.ok());
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerFailure, GoesOnInAnotherPipelineWhereTheTextsWere) {
+TEST(SchedulerFailure, GoesOnInAnotherPipelineFromTheLastTokens) {
   SchedulerSim sim(Facts(2), {.chunk_tokens = 16});
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 40), 40)));
+  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(i * 50, 40), 40)));
   while (sim.seen[ids[3]].tokens.size() < 7) sim.Next();
   PipelineFacts facts = Facts(3);
   sim.Restart(facts);
-  // The stages of the fake hash by their number: texts of another pipeline are other texts. Those
-  // that come of tokens so far must be what is left.
+  // Fake stages hash by their number, so another pipeline generates other tokens. The rest must be
+  // the ones that follow the tokens so far.
   std::map<uint64_t, size_t> before;
   for (uint64_t id : ids) before[id] = sim.seen[id].tokens.size();
   sim.RunToEnd();
@@ -222,7 +222,7 @@ TEST(SchedulerFailure, GoesOnInAnotherPipelineWhereTheTextsWere) {
 TEST(SchedulerFailure, GoesOnInAnotherPipelineThatHasTheCachesWithoutFeedingAgain) {
   SchedulerSim sim(Facts(2), {.chunk_tokens = 16});
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 40), 40)));
+  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(i * 50, 40), 40)));
   while (sim.seen[ids[3]].tokens.size() < 7) sim.Next();
   while (sim.TakeNext()) {
   }
@@ -233,16 +233,16 @@ TEST(SchedulerFailure, GoesOnInAnotherPipelineThatHasTheCachesWithoutFeedingAgai
   sim.RunToEnd();
   sim.ExpectRequestsAsAlone();
   EXPECT_EQ(sim.stages->mismatches(), 0);
-  // Each prompt was fed once, and each token but the last of its text.
+  // Each prompt was fed once, and each generated token but the last.
   EXPECT_GT(before.rows, 0u);
   EXPECT_GT(tokens_before, 0u);
   EXPECT_EQ(sim.scheduler.Stats().rows, 12u * (40 + 39));
 }
 
-TEST(SchedulerFailure, FeedsAgainWhereStepsWereUnderWayThoughTheCachesHaveMoved) {
+TEST(SchedulerFailure, FeedsAgainWhereStepsWereInFlightThoughTheCachesHaveMoved) {
   SchedulerSim sim(Facts(2), {.chunk_tokens = 16});
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 40), 40)));
+  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(i * 50, 40), 40)));
   while (sim.seen[ids[3]].tokens.size() < 7) sim.Next();
   sim.Submit();
   ASSERT_FALSE(sim.Move());
@@ -251,10 +251,10 @@ TEST(SchedulerFailure, FeedsAgainWhereStepsWereUnderWayThoughTheCachesHaveMoved)
   EXPECT_EQ(sim.stages->mismatches(), 0);
 }
 
-TEST(SchedulerFailure, EndsInAnotherPipelineWhatDoesNotFitIntoIt) {
+TEST(SchedulerFailure, EndsRequestsThatDoNotFitIntoAnotherPipeline) {
   SchedulerSim sim(Facts(2), {});
-  const uint64_t big = *sim.Add(Ask(Tokens(0, 200), 40));
-  const uint64_t small = *sim.Add(Ask(Tokens(0, 20), 10));
+  const uint64_t big = *sim.Add(MakeRequest(Tokens(0, 200), 40));
+  const uint64_t small = *sim.Add(MakeRequest(Tokens(0, 20), 10));
   sim.Next();
   PipelineFacts facts = Facts(1);
   facts.n_ctx = 64;
@@ -264,9 +264,9 @@ TEST(SchedulerFailure, EndsInAnotherPipelineWhatDoesNotFitIntoIt) {
   EXPECT_TRUE(sim.seen[small].end->status.ok());
 }
 
-TEST(SchedulerFailure, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
+TEST(SchedulerFailure, GivesUpARequestWhosePipelinesBreakAgainAndAgain) {
   Scheduler scheduler(Facts(2), {});
-  const uint64_t suspect = *scheduler.Add(Ask(Tokens(0, 20), 10), 0);
+  const uint64_t suspect = *scheduler.Add(MakeRequest(Tokens(0, 20), 10), 0);
   for (int broken = 0; broken < 3; ++broken) {
     EXPECT_TRUE(scheduler.TakeEvents().empty());
     EXPECT_TRUE(scheduler.NextStep(0).has_value());
@@ -279,9 +279,9 @@ TEST(SchedulerFailure, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
   EXPECT_THAT(events[0].end->status, StatusIs(Code::kAborted));
 }
 
-TEST(SchedulerFailure, BlamesNoTextForMoves) {
+TEST(SchedulerFailure, BlamesNoRequestForMoves) {
   Scheduler scheduler(Facts(2), {});
-  ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 10), 0).ok());
+  ASSERT_TRUE(scheduler.Add(MakeRequest(Tokens(0, 20), 10), 0).ok());
   for (int moves = 0; moves < 5; ++moves) {
     EXPECT_TRUE(scheduler.NextStep(0).has_value());
     scheduler.Restart(Facts(2), SlotContents::kNothing, /*broke=*/false, 0);
@@ -289,17 +289,17 @@ TEST(SchedulerFailure, BlamesNoTextForMoves) {
   EXPECT_TRUE(scheduler.TakeEvents().empty());
 }
 
-TEST(SchedulerFailure, BlamesNoTextThatWasNotInTheStepsOfABrokenPipeline) {
+TEST(SchedulerFailure, BlamesNoRequestThatWasNotInTheStepsOfABrokenPipeline) {
   Scheduler scheduler(Facts(2), {});
-  ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 10), 0).ok());
+  ASSERT_TRUE(scheduler.Add(MakeRequest(Tokens(0, 20), 10), 0).ok());
   for (int restarts = 0; restarts < 5; ++restarts)
     scheduler.Restart(Facts(2), SlotContents::kNothing, /*broke=*/true, 0);
   EXPECT_TRUE(scheduler.TakeEvents().empty());
 }
 
-TEST(SchedulerFailure, GoesOnWithATextThatWasBegunElsewhere) {
+TEST(SchedulerFailure, GoesOnWithARequestThatWasBegunElsewhere) {
   SchedulerSim sim(Facts(2), {});
-  GenerationRequest request = Ask(Tokens(0, 20), 30);
+  GenerationRequest request = MakeRequest(Tokens(0, 20), 30);
   const std::vector<int32_t> whole = FakeStages::Alone(Facts(2), request, 30);
   request.generated.assign(whole.begin(), whole.begin() + 12);
   const uint64_t id = *sim.Add(request);
@@ -309,7 +309,7 @@ TEST(SchedulerFailure, GoesOnWithATextThatWasBegunElsewhere) {
 
 TEST(SchedulerFailure, AResultWithoutItsTokenIsAFailedStep) {
   Scheduler scheduler(Facts(1), {});
-  ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 5), 0).ok());
+  ASSERT_TRUE(scheduler.Add(MakeRequest(Tokens(0, 20), 5), 0).ok());
   for (int i = 0; i < 20 && !scheduler.idle(); ++i) {
     const auto step = scheduler.NextStep(i);
     ASSERT_TRUE(step.has_value());

@@ -17,7 +17,7 @@ class RandomRun {
     failures_per_mille_ = Flip() ? 0 : Pick(1, 60);
     restarts_ = Pick(0, 7) == 0;
     sim_.make_fault = [this](const wire::Step&) { return MakeFault(); };
-    // Some beginnings are those of many texts.
+    // Some beginnings are shared by many prompts.
     for (int i = 0; i < 3; ++i) beginnings_.push_back(Tokens(Pick(1, facts_.n_ctx)));
   }
 
@@ -141,7 +141,7 @@ class RandomRun {
         n_moves_ += sim_.Move();
         break;
       default:
-        sim_.Move();  // with steps under way
+        sim_.Move();  // with steps in flight
     }
   }
 
@@ -156,7 +156,7 @@ class RandomRun {
         EXPECT_TRUE(s.tokens.empty()) << id;
         continue;
       }
-      // Single failures are recovered; three in a row of one text, by chance, are not.
+      // Single failures are recovered; three in a row of one request, by chance, are not.
       if (failures_per_mille_ < 5) {
         EXPECT_TRUE(s.end->status.ok()) << id << s.end->status;
       }
@@ -177,7 +177,7 @@ class RandomRun {
   int64_t n_moves_ = 0;  // with their caches
 };
 
-TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
+TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   int64_t n_tokens = 0, n_moves = 0;
   SchedulerStats sum;
   std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever

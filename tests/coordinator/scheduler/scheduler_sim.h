@@ -1,5 +1,5 @@
-// The scheduler over fake stages on a clock that jumps from one event to the next. Checks what must
-// always hold: requests end once, and what they got is what they would have got alone.
+// The scheduler over fake stages on a clock that jumps from one event to the next. Checks the
+// invariants: each request ends once, with the same tokens as if it ran alone.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ inline std::vector<int32_t> Tokens(int32_t first, size_t n) {
   return tokens;
 }
 
-inline GenerationRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max,
-                             std::string client = "") {
+inline GenerationRequest MakeRequest(std::vector<int32_t> prompt, uint32_t tokens_max,
+                                     std::string client = "") {
   GenerationRequest request;
   request.prompt = std::move(prompt);
   request.tokens_max = tokens_max;
@@ -35,10 +35,10 @@ inline GenerationRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max,
   return request;
 }
 
-// May be longer than its context.
-inline GenerationRequest AskShifting(std::vector<int32_t> prompt, uint32_t tokens_max,
-                                     uint32_t keep) {
-  GenerationRequest request = Ask(std::move(prompt), tokens_max);
+// A request that may become longer than its context.
+inline GenerationRequest MakeShiftingRequest(std::vector<int32_t> prompt, uint32_t tokens_max,
+                                             uint32_t keep) {
+  GenerationRequest request = MakeRequest(std::move(prompt), tokens_max);
   request.shift_context = true;
   request.keep_tokens = keep;
   return request;
@@ -56,7 +56,7 @@ inline int CountEdits(const wire::Step& step, wire::KvEdit::Kind kind) {
 
 class SchedulerSim {
  public:
-  struct Seen {
+  struct Record {
     GenerationRequest request;
     std::vector<int32_t> tokens;
     std::vector<int64_t> token_us;
@@ -74,26 +74,26 @@ class SchedulerSim {
     return id;
   }
 
-  // Submits what there is to submit. `fault` says what goes wrong with each step.
+  // Submits all steps that there are now. `make_fault` says what goes wrong with each.
   void Submit() {
     while (auto step = scheduler.NextStep(now_us)) {
       std::optional<FakeFault> fault;
       if (make_fault) fault = make_fault(*step);
-      coming_.push_back(stages->Submit(*step, now_us, fault));
+      in_flight_.push_back(stages->Submit(*step, now_us, fault));
       ++n_steps;
     }
     TakeEvents();
   }
 
-  // False: nothing is on its way.
+  // False: no step is in flight.
   bool Next() {
     Submit();
     return TakeNext();
   }
   bool TakeNext() {
-    if (coming_.empty()) return false;
-    FakeStages::Outcome outcome = std::move(coming_.front());
-    coming_.pop_front();
+    if (in_flight_.empty()) return false;
+    FakeStages::Outcome outcome = std::move(in_flight_.front());
+    in_flight_.pop_front();
     now_us = std::max(now_us, outcome.at_us);
     if (outcome.result) {
       scheduler.OnResult(*outcome.result, now_us);
@@ -112,20 +112,20 @@ class SchedulerSim {
 
   void Restart(const PipelineFacts& facts) {
     facts_ = facts;
-    coming_.clear();
+    in_flight_.clear();
     stages.emplace(facts, costs_);
     scheduler.Restart(facts, SlotContents::kNothing, /*broke=*/true, now_us);
   }
-  // The caches go with the texts. False: these are fed again.
+  // The caches move with the sequences. False: the sequences are fed again.
   bool Move() {
-    coming_.clear();
+    in_flight_.clear();
     stages->Carry();
     return scheduler.Restart(facts_, SlotContents::kAsBefore, /*broke=*/false, now_us);
   }
 
   void TakeEvents() {
     for (SchedulerEvent& event : scheduler.TakeEvents()) {
-      Seen& s = seen.at(event.request);
+      Record& s = seen.at(event.request);
       ASSERT_FALSE(s.end) << "after its end";
       if (event.end) {
         s.end = std::move(event.end);
@@ -139,7 +139,7 @@ class SchedulerSim {
     }
   }
 
-  // What everybody got is the text they would have got alone.
+  // Every request has the tokens that it would have if it ran alone.
   void ExpectRequestsAsAlone() {
     for (auto& [id, s] : seen) {
       EXPECT_EQ(s.tokens, FakeStages::Alone(facts_, s.request, s.tokens.size())) << id;
@@ -148,7 +148,7 @@ class SchedulerSim {
 
   Scheduler scheduler;
   std::optional<FakeStages> stages;
-  std::map<uint64_t, Seen> seen;
+  std::map<uint64_t, Record> seen;
   std::function<std::optional<FakeFault>(const wire::Step&)> make_fault;
   int64_t now_us = 1'000'000;
   int n_steps = 0;
@@ -156,7 +156,7 @@ class SchedulerSim {
  private:
   PipelineFacts facts_;
   const FakeCosts costs_;
-  std::deque<FakeStages::Outcome> coming_;
+  std::deque<FakeStages::Outcome> in_flight_;
 };
 
 }  // namespace strata

@@ -16,9 +16,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 
-TEST(Scheduler, WritesATextAsItIsAlone) {
+TEST(Scheduler, GeneratesTheTokensOfARequestThatRunsAlone) {
   SchedulerSim sim(Facts(), {});
-  const uint64_t id = *sim.Add(Ask(Tokens(10, 30), 20));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 30), 20));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[id].tokens.size(), 20);
   ASSERT_TRUE(sim.seen[id].end.has_value());
@@ -40,7 +40,7 @@ TEST(Scheduler, EndsAtTheEndOfGenerationWithoutShowingItsToken) {
   SchedulerSim sim(Facts(), {});
   int n_ended = 0;
   for (uint64_t seed = 2; seed < 10; ++seed) {
-    GenerationRequest request = Ask(Tokens(10, 5), 200);
+    GenerationRequest request = MakeRequest(Tokens(10, 5), 200);
     request.sampler.set_seed(seed);
     const uint64_t id = *sim.Add(request);
     sim.RunToEnd();
@@ -55,9 +55,10 @@ TEST(Scheduler, FillsTheContextAndNoMore) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 16;
   SchedulerSim sim(facts, {});
-  const uint64_t id = *sim.Add(Ask(Tokens(0, 10), 1000));
-  const uint64_t full = *sim.Add(Ask(Tokens(0, 16), 1000));
-  EXPECT_THAT(sim.Add(Ask(Tokens(0, 17), 1)), StatusIs(Code::kInvalidArgument, HasSubstr("17")));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(0, 10), 1000));
+  const uint64_t full = *sim.Add(MakeRequest(Tokens(0, 16), 1000));
+  EXPECT_THAT(sim.Add(MakeRequest(Tokens(0, 17), 1)),
+              StatusIs(Code::kInvalidArgument, HasSubstr("17")));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[id].tokens.size(), 6);
   EXPECT_EQ(sim.seen[full].tokens.size(), 0);
@@ -69,15 +70,15 @@ TEST(Scheduler, RefusesWhatThePipelineCannotServe) {
   PipelineFacts facts = Facts();
   facts.n_vocab = FakeStages::kVocabulary;
   SchedulerSim sim(facts, {});
-  EXPECT_THAT(sim.Add(Ask({}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("empty")));
-  EXPECT_THAT(sim.Add(Ask({-1}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("-1")));
-  EXPECT_THAT(sim.Add(Ask({1000}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("1000")));
+  EXPECT_THAT(sim.Add(MakeRequest({}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("empty")));
+  EXPECT_THAT(sim.Add(MakeRequest({-1}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("-1")));
+  EXPECT_THAT(sim.Add(MakeRequest({1000}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("1000")));
 }
 
 TEST(Scheduler, KeepsEveryStageBusyWithGroupsOfSequences) {
   for (uint32_t n_stages : {1u, 2u, 4u}) {
     SchedulerSim sim(Facts(n_stages), {}, {.step_us = 10'000, .row_us = 100});
-    for (int i = 0; i < 8; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(i, 4), 60)).ok());
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(i, 4), 60)).ok());
     sim.stages->KeepSteps();
     const int64_t start_us = sim.now_us;
     sim.RunToEnd();
@@ -93,7 +94,7 @@ TEST(Scheduler, KeepsEveryStageBusyWithGroupsOfSequences) {
 
 TEST(Scheduler, OneSequenceJustCycles) {
   SchedulerSim sim(Facts(3), {}, {.step_us = 1000, .row_us = 0});
-  const uint64_t id = *sim.Add(Ask({1}, 11));
+  const uint64_t id = *sim.Add(MakeRequest({1}, 11));
   sim.RunToEnd();
   EXPECT_EQ(sim.n_steps, 11);
   EXPECT_EQ(sim.seen[id].end->usage.decode_us, 10 * 3 * 1000);
@@ -101,9 +102,9 @@ TEST(Scheduler, OneSequenceJustCycles) {
 
 TEST(Scheduler, AnotherSequenceJoinsAtTheNextStep) {
   SchedulerSim sim(Facts(), {});
-  const uint64_t first = *sim.Add(Ask(Tokens(0, 4), 50));
+  const uint64_t first = *sim.Add(MakeRequest(Tokens(0, 4), 50));
   while (sim.seen[first].tokens.size() < 5) sim.Next();
-  const uint64_t second = *sim.Add(Ask(Tokens(50, 4), 50));
+  const uint64_t second = *sim.Add(MakeRequest(Tokens(50, 4), 50));
   while (sim.seen[second].tokens.empty()) sim.Next();
   EXPECT_LE(sim.seen[first].tokens.size(), 8);
   sim.RunToEnd();
@@ -114,7 +115,7 @@ TEST(Scheduler, FeedsAPromptInChunksThatFollowEachOther) {
   PipelineFacts facts = Facts(2);
   facts.n_ctx = 257;  // with the token that is written
   SchedulerSim sim(facts, {.chunk_tokens = 32}, {.step_us = 0, .row_us = 1000});
-  const uint64_t id = *sim.Add(Ask(Tokens(0, 256), 1));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(0, 256), 1));
   sim.stages->KeepSteps();
   sim.Submit();
   EXPECT_EQ(sim.stages->steps().size(), 3);  // one more than stages
@@ -123,17 +124,17 @@ TEST(Scheduler, FeedsAPromptInChunksThatFollowEachOther) {
   EXPECT_EQ(sim.seen[id].end->usage.prompt_us, (8 + 1) * 32 * 1000);
 }
 
-// What users of others miss: a prompt that does not block others' texts, exo #1908.
+// A prompt must not block other requests (users miss it elsewhere: exo #1908).
 TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
   for (uint32_t n_decoding : {1u, 2u, 4u}) {
     PipelineFacts facts = Facts(2);
     facts.n_ctx = 4096;
-    // As a llama of 1.1 B on two slow cores.
+    // Like a llama of 1.1 B on two slow cores.
     const FakeCosts costs = {.step_us = 27'000, .row_us = 11'000};
     SchedulerSim sim(facts, {.prompt_wait_ms = 100}, costs);
     std::vector<uint64_t> decoding;
     for (uint32_t i = 0; i < n_decoding; ++i) {
-      decoding.push_back(*sim.Add(Ask({static_cast<int32_t>(i) + 1}, 1000)));
+      decoding.push_back(*sim.Add(MakeRequest({static_cast<int32_t>(i) + 1}, 1000)));
     }
     while (sim.seen[decoding.back()].tokens.size() < 20) sim.Next();
     const auto gap_us = [&](uint64_t id, size_t i) {
@@ -145,7 +146,7 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
     const int64_t start_us = sim.now_us;
     std::vector<int32_t> long_prompt = Tokens(0, 512);
     long_prompt.insert(long_prompt.end(), long_prompt.begin(), long_prompt.end());
-    const uint64_t prompt = *sim.Add(Ask(long_prompt, 1));
+    const uint64_t prompt = *sim.Add(MakeRequest(long_prompt, 1));
     while (!sim.seen[prompt].end) sim.Next();
     const double rate = 1024.0 * 1e6 / static_cast<double>(sim.now_us - start_us);
     int64_t longest_us = 0;
@@ -155,8 +156,9 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
       }
     }
     EXPECT_LE(longest_us, own_us + 105'000) << n_decoding;
-    // Three quarters of the wait are used on average: both steps of a round take half of it and of
-    // what a round takes anyway, less a row that does not fit; one row in ten is lost at both ends.
+    // Three quarters of the wait are used on average: each of a round's two steps takes half of
+    // that and half of the round without prompts, less a row that does not fit; one row in ten is
+    // lost at the two ends.
     const int64_t step_us = (own_us + 75'000) / 2;
     const int64_t rows = (step_us - costs.step_us) / costs.row_us;
     const double rate_max =
@@ -167,17 +169,17 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
   }
 }
 
-TEST(Scheduler, APromptIsNotLeftBehindWhereASecondRowCostsAsMuchAsTheFirst) {
+TEST(Scheduler, APromptMakesProgressWhereASecondRowCostsAsMuchAsTheFirst) {
   PipelineFacts facts = Facts(2);
   facts.n_ctx = 4096;
-  // As a llama of 1.1 B on two cores with matrix tiles.
+  // Like a llama of 1.1 B on two cores with matrix tiles.
   const FakeCosts costs = {.step_us = 22'000, .row_us = 4000, .rows_us = 14'000};
   SchedulerSim sim(facts, {.prompt_wait_ms = 100}, costs);
-  const uint64_t decoding = *sim.Add(Ask({1}, 1000));
+  const uint64_t decoding = *sim.Add(MakeRequest({1}, 1000));
   while (sim.seen[decoding].tokens.size() < 20) sim.Next();
   const size_t before = sim.seen[decoding].tokens.size();
   const int64_t start_us = sim.now_us;
-  const uint64_t prompt = *sim.Add(Ask(Tokens(0, 512), 1));
+  const uint64_t prompt = *sim.Add(MakeRequest(Tokens(0, 512), 1));
   while (!sim.seen[prompt].end) sim.Next();
   const auto took_us = static_cast<double>(sim.now_us - start_us);
   // A round is a token's step of 26 ms and one for the prompt, which takes 75 ms more: 16 rows.
@@ -193,7 +195,7 @@ TEST(Scheduler, ChunksFindTheirSizeThoughStepsAreNoisy) {
     PipelineFacts facts = Facts(2);
     facts.n_ctx = 4096;
     std::mt19937 random(seed);
-    // One in ten is held up.
+    // One step in ten is delayed.
     const auto slowness = [&random] {
       return random() % 10 == 0 ? 2.0 : 0.8 + 0.4 * static_cast<double>(random() % 1000) / 1000;
     };
@@ -201,14 +203,14 @@ TEST(Scheduler, ChunksFindTheirSizeThoughStepsAreNoisy) {
         .step_us = 22'000, .row_us = 4000, .rows_us = 18'000, .slowness = slowness};
     SchedulerSim sim(facts, {.prompt_wait_ms = 100}, costs);
     sim.stages->KeepSteps();
-    const uint64_t decoding = *sim.Add(Ask({1}, 4000));
+    const uint64_t decoding = *sim.Add(MakeRequest({1}, 4000));
     while (sim.seen[decoding].tokens.size() < 20) sim.Next();
     const size_t before = sim.seen[decoding].tokens.size();
     const size_t steps_before = sim.stages->steps().size();
     const int64_t start_us = sim.now_us;
     std::vector<int32_t> prompt = Tokens(0, 900);
     prompt.insert(prompt.end(), prompt.begin(), prompt.end());
-    const uint64_t id = *sim.Add(Ask(prompt, 1));
+    const uint64_t id = *sim.Add(MakeRequest(prompt, 1));
     while (!sim.seen[id].end) sim.Next();
     const auto n_tokens = static_cast<double>(sim.seen[decoding].tokens.size() - before);
     const auto& steps = sim.stages->steps();
@@ -229,13 +231,13 @@ TEST(Scheduler, ChunksFindTheirSizeThoughStepsAreNoisy) {
   EXPECT_LE(longer_sum / kSeeds, 90'000);
 }
 
-TEST(Scheduler, TextsThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
+TEST(Scheduler, SequencesThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
   PipelineFacts facts = Facts(2);
   facts.n_ctx = 1024;
   facts.n_slots = 9;
   SchedulerSim sim(facts, {}, {.step_us = 20'000, .row_us = 4000});
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 8; ++i) ids.push_back(*sim.Add(Ask(Tokens(i, 300), 600)));
+  for (int i = 0; i < 8; ++i) ids.push_back(*sim.Add(MakeRequest(Tokens(i, 300), 600)));
   const auto written = [&](uint64_t id) { return sim.seen[id].tokens.size(); };
   const auto all_have = [&](const std::vector<size_t>& n) {
     for (size_t i = 0; i < n.size(); ++i) {
@@ -249,11 +251,11 @@ TEST(Scheduler, TextsThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
 
   const int64_t start_us = sim.now_us;
   sim.Restart(facts);
-  // Nor for one that comes now.
-  const uint64_t late = *sim.Add(Ask(Tokens(600, 300), 10));
+  // Nor for a new request.
+  const uint64_t late = *sim.Add(MakeRequest(Tokens(600, 300), 10));
   std::vector<int64_t> last_us(ids.size(), start_us);
   std::vector<size_t> n_seen = before;
-  int64_t longest_us = 0;  // between two tokens of a text that goes on
+  int64_t longest_us = 0;  // between two tokens of a request that goes on
   while (!all_have(before)) {
     ASSERT_TRUE(sim.Next());
     EXPECT_THAT(sim.seen[late].tokens, IsEmpty());
@@ -273,17 +275,17 @@ TEST(Scheduler, TextsThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(Scheduler, ATextOfALostCoordinatorIsLetInBeforeNewOnes) {
+TEST(Scheduler, ARequestOfALostCoordinatorIsAdmittedBeforeNewOnes) {
   PipelineFacts facts = Facts();
   facts.n_slots = 1;
   SchedulerSim sim(facts, {.queue_max = 3});
-  const uint64_t running = *sim.Add(Ask(Tokens(0, 10), 5));
+  const uint64_t running = *sim.Add(MakeRequest(Tokens(0, 10), 5));
   ASSERT_TRUE(sim.Next());
-  const uint64_t waits = *sim.Add(Ask(Tokens(100, 10), 5));
-  GenerationRequest begun = Ask(Tokens(200, 10), 5);
+  const uint64_t waits = *sim.Add(MakeRequest(Tokens(100, 10), 5));
+  GenerationRequest begun = MakeRequest(Tokens(200, 10), 5);
   begun.generated = {7, 8};
   const uint64_t goes_on = *sim.Add(begun);
-  EXPECT_TRUE(sim.Add(Ask(Tokens(300, 10), 5)).ok());
+  EXPECT_TRUE(sim.Add(MakeRequest(Tokens(300, 10), 5)).ok());
   // The queue is full for these, too.
   EXPECT_THAT(sim.Add(begun), StatusIs(Code::kResourceExhausted));
   while (!sim.seen[running].end) ASSERT_TRUE(sim.Next());
@@ -296,11 +298,11 @@ TEST(Scheduler, ATextOfALostCoordinatorIsLetInBeforeNewOnes) {
   EXPECT_EQ(sim.seen[waits].tokens.size(), 5);
 }
 
-TEST(Scheduler, APromptGoesOnHoweverSlowTheStagesAre) {
+TEST(Scheduler, APromptMakesProgressHoweverSlowTheStagesAre) {
   SchedulerSim sim(Facts(2), {.prompt_wait_ms = 1}, {.step_us = 50'000, .row_us = 50'000});
-  const uint64_t decoding = *sim.Add(Ask({1}, 250));
+  const uint64_t decoding = *sim.Add(MakeRequest({1}, 250));
   while (sim.seen[decoding].tokens.size() < 3) sim.Next();
-  const uint64_t id = *sim.Add(Ask(Tokens(0, 40), 1));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(0, 40), 1));
   while (!sim.seen[id].end) ASSERT_TRUE(sim.Next());
   EXPECT_FALSE(sim.seen[decoding].end);
 }
@@ -310,9 +312,9 @@ TEST(Scheduler, ClientsTakeTurnsHoweverManyRequestsEachHas) {
   facts.n_slots = 2;
   SchedulerSim sim(facts, {.queue_max = 100});
   std::vector<uint64_t> greedy;
-  for (int i = 0; i < 20; ++i) greedy.push_back(*sim.Add(Ask(Tokens(i, 8), 8, "greedy")));
+  for (int i = 0; i < 20; ++i) greedy.push_back(*sim.Add(MakeRequest(Tokens(i, 8), 8, "greedy")));
   for (int i = 0; i < 4; ++i) sim.Next();
-  const uint64_t modest = *sim.Add(Ask(Tokens(99, 8), 8, "modest"));
+  const uint64_t modest = *sim.Add(MakeRequest(Tokens(99, 8), 8, "modest"));
   while (!sim.seen[modest].end) ASSERT_TRUE(sim.Next());
   EXPECT_LE(std::count_if(greedy.begin(), greedy.end(),
                           [&](uint64_t id) { return sim.seen[id].end.has_value(); }),
@@ -324,10 +326,11 @@ TEST(Scheduler, ClientsTakeTurnsHoweverManyRequestsEachHas) {
 TEST(Scheduler, PromptsOfClientsShareTheStepsEqually) {
   SchedulerSim sim(Facts(1), {.chunk_tokens = 16});
   std::vector<uint64_t> many;
-  for (int i = 0; i < 4; ++i) many.push_back(*sim.Add(Ask(Tokens(100 * i, 200), 1, "many")));
-  const uint64_t one = *sim.Add(Ask(Tokens(500, 200), 1, "one"));
+  for (int i = 0; i < 4; ++i)
+    many.push_back(*sim.Add(MakeRequest(Tokens(100 * i, 200), 1, "many")));
+  const uint64_t one = *sim.Add(MakeRequest(Tokens(500, 200), 1, "one"));
   while (!sim.seen[one].end) ASSERT_TRUE(sim.Next());
-  // While one client had 200 tokens fed, so had the other: its first prompt, and a bit.
+  // While one client had 200 tokens fed, so had the other: its first prompt and a little more.
   EXPECT_LE(std::count_if(many.begin(), many.end(),
                           [&](uint64_t id) { return sim.seen[id].end.has_value(); }),
             1);
@@ -337,29 +340,29 @@ TEST(Scheduler, RefusesWithARetryHintWhenTheQueueIsFull) {
   PipelineFacts facts = Facts();
   facts.n_slots = 1;
   SchedulerSim sim(facts, {.queue_max = 4});
-  ASSERT_TRUE(sim.Add(Ask({1}, 5, "a")).ok());
+  ASSERT_TRUE(sim.Add(MakeRequest({1}, 5, "a")).ok());
   sim.Submit();
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(sim.Add(Ask({1}, 5, "a")).ok());
-  // The rest of the queue is for others.
-  const auto refused = sim.Add(Ask({1}, 5, "a"));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(sim.Add(MakeRequest({1}, 5, "a")).ok());
+  // The rest of the queue is for other clients.
+  const auto refused = sim.Add(MakeRequest({1}, 5, "a"));
   EXPECT_THAT(refused, StatusIs(Code::kResourceExhausted));
   EXPECT_GE(RetryAfterMs(refused.status()).value_or(0), 1000);
   EXPECT_TRUE(IsOfOneClient(refused.status()));
-  ASSERT_TRUE(sim.Add(Ask({1}, 5, "b")).ok());
-  const auto full = sim.Add(Ask({1}, 5, "c"));
+  ASSERT_TRUE(sim.Add(MakeRequest({1}, 5, "b")).ok());
+  const auto full = sim.Add(MakeRequest({1}, 5, "c"));
   EXPECT_THAT(full, StatusIs(Code::kResourceExhausted));
   EXPECT_GE(RetryAfterMs(full.status()).value_or(0), 1000);
   EXPECT_FALSE(IsOfOneClient(full.status()));
   EXPECT_EQ(sim.scheduler.Stats().requests_refused, 2);
   sim.RunToEnd();
   EXPECT_TRUE(sim.scheduler.idle());
-  EXPECT_TRUE(sim.Add(Ask({1}, 5, "c")).ok());
+  EXPECT_TRUE(sim.Add(MakeRequest({1}, 5, "c")).ok());
 }
 
 TEST(Scheduler, CancelDropsTheSlotWithTheNextStep) {
   SchedulerSim sim(Facts(), {});
-  const uint64_t first = *sim.Add(Ask(Tokens(0, 4), 100));
-  const uint64_t second = *sim.Add(Ask(Tokens(30, 4), 100));
+  const uint64_t first = *sim.Add(MakeRequest(Tokens(0, 4), 100));
+  const uint64_t second = *sim.Add(MakeRequest(Tokens(30, 4), 100));
   while (sim.seen[second].tokens.size() < 5) sim.Next();
   sim.stages->KeepSteps();
   sim.scheduler.Cancel(first, Scheduler::Leave::kDrop, sim.now_us);
@@ -374,7 +377,7 @@ TEST(Scheduler, CancelDropsTheSlotWithTheNextStep) {
 
 TEST(Scheduler, AStepOfEditsAloneFreesTheLastCancelledSlot) {
   SchedulerSim sim(Facts(), {});
-  const uint64_t id = *sim.Add(Ask(Tokens(0, 100), 100));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(0, 100), 100));
   while (sim.seen[id].tokens.size() < 5) sim.Next();
   sim.scheduler.Cancel(id, Scheduler::Leave::kDrop, sim.now_us);
   sim.RunToEnd();
@@ -382,13 +385,13 @@ TEST(Scheduler, AStepOfEditsAloneFreesTheLastCancelledSlot) {
   EXPECT_FALSE(sim.stages->is_open(0));
 }
 
-TEST(Scheduler, CancelWhileItWaitsEndsIt) {
+TEST(Scheduler, CancelEndsARequestThatWaits) {
   PipelineFacts facts = Facts();
   facts.n_slots = 1;
   SchedulerSim sim(facts, {});
-  ASSERT_TRUE(sim.Add(Ask({1}, 5)).ok());
+  ASSERT_TRUE(sim.Add(MakeRequest({1}, 5)).ok());
   sim.Submit();
-  const uint64_t id = *sim.Add(Ask({1}, 5));
+  const uint64_t id = *sim.Add(MakeRequest({1}, 5));
   sim.scheduler.Cancel(id, Scheduler::Leave::kDrop, sim.now_us);
   sim.scheduler.Cancel(id, Scheduler::Leave::kDrop, sim.now_us);
   sim.RunToEnd();
@@ -396,10 +399,10 @@ TEST(Scheduler, CancelWhileItWaitsEndsIt) {
   EXPECT_THAT(sim.seen[id].tokens, IsEmpty());
 }
 
-TEST(Scheduler, TextsThatOpenTogetherFitIntoAFrame) {
+TEST(Scheduler, SequencesThatOpenTogetherFitIntoAFrame) {
   SchedulerSim sim(Facts(), {});
   for (int i = 0; i < 8; ++i) {
-    GenerationRequest request = Ask(Tokens(i * 10, 5), 5);
+    GenerationRequest request = MakeRequest(Tokens(i * 10, 5), 5);
     request.sampler.set_grammar(std::string(3 << 20, 'x'));
     sim.Add(request).IgnoreError();
   }
@@ -410,9 +413,9 @@ TEST(Scheduler, TextsThatOpenTogetherFitIntoAFrame) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(Scheduler, IgnoresWhatComesOutOfOrder) {
+TEST(Scheduler, IgnoresResultsThatAreOutOfOrder) {
   SchedulerSim sim(Facts(2), {});
-  ASSERT_TRUE(sim.Add(Ask(Tokens(0, 20), 5)).ok());
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(0, 20), 5)).ok());
   wire::Result result;
   result.set_step_id(0);
   sim.scheduler.OnResult(result, sim.now_us);

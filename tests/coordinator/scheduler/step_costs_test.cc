@@ -27,7 +27,7 @@ TEST(StepCosts, KnowsNothingAtFirst) {
   EXPECT_TRUE(costs.known());
 }
 
-TEST(StepCosts, LiesOnALineThroughWhatWasObserved) {
+TEST(StepCosts, LiesOnALineThroughTheObservations) {
   const StepCosts costs = Linear(1, 1000, 10);
   for (uint32_t rows : {1u, 2u, 7u, 60u, 200u, 300u, 1000u}) {
     EXPECT_NEAR(costs.Us(0, rows), 1000 + 10 * rows, 50 + 0.5 * rows) << rows;
@@ -79,7 +79,7 @@ TEST(StepCosts, NeverFallsWithTheRows) {
   }
 }
 
-TEST(StepCosts, AStepThatWasHeldUpCountsForLittle) {
+TEST(StepCosts, ADelayedStepCountsForLittle) {
   for (uint32_t rows : {1u, 4u}) {
     StepCosts costs(1);
     for (int i = 0; i < 10; ++i) costs.Observe(0, rows, 1000);
@@ -90,14 +90,14 @@ TEST(StepCosts, AStepThatWasHeldUpCountsForLittle) {
   }
 }
 
-TEST(StepCosts, AFirstStepThatWasHeldUpIsForgotten) {
+TEST(StepCosts, AFirstStepThatWasDelayedIsForgotten) {
   StepCosts costs(1);
   costs.Observe(0, 4, 1'000'000);
   costs.Observe(0, 8, 2000);
   EXPECT_LE(costs.Us(0, 4), 2000);
 }
 
-TEST(StepCosts, OneThatTakesLongMakesNoneOfItsSizeLookSlow) {
+TEST(StepCosts, OneSlowStepMakesNoOthersOfItsSizeLookSlow) {
   StepCosts costs(1);
   for (int i = 0; i < 20; ++i) costs.Observe(0, 4, 20'000);
   costs.Observe(0, 6, 50'000);
@@ -118,7 +118,7 @@ TEST(StepCosts, TriesWhatWasSlowLongAgo) {
   EXPECT_GE(costs.Us(0, 2), 5000);
 }
 
-TEST(StepCosts, TakesNothingThatMakesNoSense) {
+TEST(StepCosts, IgnoresInvalidObservations) {
   StepCosts costs(1);
   costs.Observe(7, 1, 10);
   costs.Observe(0, 0, 10);
@@ -128,7 +128,7 @@ TEST(StepCosts, TakesNothingThatMakesNoSense) {
   EXPECT_TRUE(costs.known());
 }
 
-TEST(ChunkWithin, OfOneStageIsWhatTheWaitHasRoomFor) {
+TEST(ChunkWithin, OfOneStageFillsTheWait) {
   const StepCosts costs = Linear(1, 10'000, 1000);
   EXPECT_NEAR(ChunkWithin(costs, {.decode_rows = 1, .chunk_max = 128, .wait_us = 50'000}), 50, 1);
   EXPECT_EQ(ChunkWithin(costs, {.decode_rows = 1, .chunk_max = 20, .wait_us = 50'000}), 20);
@@ -142,7 +142,7 @@ TEST(ChunkWithin, IsPaidInEveryStage) {
 
 TEST(ChunkWithin, OnAverageEachStepOfARoundTakesItsShareOfTheWait) {
   const StepCosts costs = Linear(2, 10'000, 1000);
-  const StepUnderWay decode = {.submitted_us = 0, .rows = 1, .samples = 1};
+  const PendingStep decode = {.submitted_us = 0, .rows = 1, .samples = 1};
   // Alone it takes 22 ms; with steps of (22 + 40) / 2 ms a token comes 40 ms later.
   EXPECT_NEAR(ChunkWithin(costs, {.now_us = 11'000,
                                   .in_flight = absl::MakeConstSpan(&decode, 1),
@@ -152,26 +152,26 @@ TEST(ChunkWithin, OnAverageEachStepOfARoundTakesItsShareOfTheWait) {
               21, 3);
 }
 
-TEST(ChunkWithin, LooksAheadToTheNextTokenOfThoseUnderWay) {
+TEST(ChunkWithin, LooksAheadToTheNextTokenOfStepsInFlight) {
   const StepCosts costs = Linear(1, 10'000, 1000);
-  const StepUnderWay decode = {.submitted_us = 0, .rows = 1, .samples = 1};
+  const PendingStep decode = {.submitted_us = 0, .rows = 1, .samples = 1};
   // A step for prompts only delays the one that comes back by all it takes.
-  const ChunkQuery question = {
+  const ChunkQuery query = {
       .in_flight = absl::MakeConstSpan(&decode, 1), .chunk_max = 128, .wait_us = 50'000};
-  EXPECT_NEAR(ChunkWithin(costs, question), 40, 1);
+  EXPECT_NEAR(ChunkWithin(costs, query), 40, 1);
 }
 
-TEST(ChunkWithin, IsNothingBehindALongPromptThatIsUnderWayAlready) {
+TEST(ChunkWithin, IsNothingBehindALongPromptThatIsInFlightAlready) {
   const StepCosts costs = Linear(2, 10'000, 1000);
-  const StepUnderWay prompt = {.submitted_us = 0, .rows = 200, .samples = 0};
-  const ChunkQuery question = {.in_flight = absl::MakeConstSpan(&prompt, 1),
-                               .decode_rows = 1,
-                               .chunk_max = 128,
-                               .wait_us = 50'000};
-  EXPECT_EQ(ChunkWithin(costs, question), 0);
+  const PendingStep prompt = {.submitted_us = 0, .rows = 200, .samples = 0};
+  const ChunkQuery query = {.in_flight = absl::MakeConstSpan(&prompt, 1),
+                            .decode_rows = 1,
+                            .chunk_max = 128,
+                            .wait_us = 50'000};
+  EXPECT_EQ(ChunkWithin(costs, query), 0);
 }
 
-// A stage of a GPU takes little longer for more rows, a CPU's takes so long for each.
+// A GPU's stage takes little longer for more rows, a CPU's takes its time for each row.
 constexpr ThroughputQuery kPrompts = {
     .rows_left = 2000, .chunk_min = 128, .chunk_max = 512, .stage_us_max = 100'000};
 
@@ -182,7 +182,7 @@ TEST(ChunkForThroughput, IsTheLeastWhileNothingIsKnown) {
 TEST(ChunkForThroughput, IsLargeWhereStepsCostMoreThanTheirRows) {
   EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), kPrompts), 512);
   EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 16), kPrompts), 512);
-  // 128 rows were seen alone: what more take is tried.
+  // Only 128 rows were observed: more are tried.
   StepCosts costs(1);
   for (int i = 0; i < 5; ++i) costs.Observe(0, 128, 17'000);
   EXPECT_EQ(ChunkForThroughput(costs, kPrompts), 512);
@@ -191,26 +191,26 @@ TEST(ChunkForThroughput, IsLargeWhereStepsCostMoreThanTheirRows) {
 TEST(ChunkForThroughput, LeavesNoStageWithoutWork) {
   // Four chunks of 512 through four stages are seven times what one takes, sixteen of 128 nineteen.
   EXPECT_EQ(ChunkForThroughput(Linear(4, 30, 100), kPrompts), 128);
-  ThroughputQuery question = kPrompts;
-  question.rows_left = 300;
-  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 100), question), 128);
-  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 40), question), 512);
+  ThroughputQuery query = kPrompts;
+  query.rows_left = 300;
+  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 100), query), 128);
+  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 40), query), 512);
 }
 
-TEST(ChunkForThroughput, KeepsNobodyWhoComesWaiting) {
+TEST(ChunkForThroughput, DoesNotDelayNewRequests) {
   EXPECT_EQ(ChunkForThroughput(Linear(1, 10'000, 1000), kPrompts), 128);
   EXPECT_EQ(ChunkForThroughput(Linear(1, 10'000, 300), kPrompts), 256);
-  ThroughputQuery question = kPrompts;
-  question.stage_us_max = 0;
-  EXPECT_EQ(ChunkForThroughput(Linear(1, 100, 1), question), 128);
+  ThroughputQuery query = kPrompts;
+  query.stage_us_max = 0;
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 100, 1), query), 128);
 }
 
 TEST(ChunkForThroughput, IsNoLargerThanWhatIsLeft) {
-  ThroughputQuery question = kPrompts;
-  question.rows_left = 100;
-  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), question), 128);
-  question.rows_left = 200;
-  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), question), 256);
+  ThroughputQuery query = kPrompts;
+  query.rows_left = 100;
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), query), 128);
+  query.rows_left = 200;
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), query), 256);
 }
 
 }  // namespace
