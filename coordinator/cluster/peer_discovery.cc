@@ -31,9 +31,8 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   if (record.waits) return OnWaiting(*node, record);
   waiting_.erase(*node);
   if (record.key_id != key_id_) {  // another cluster, of the same name
-    const std::string key = absl::StrCat("key ", record.key_id);
-    if (!record.key_id.empty() && !key_id_.empty() && logged_names_.size() < kOtherKeysMax &&
-        logged_names_.emplace(key, clock_->NowUs()).second) {
+    if (!record.key_id.empty() && !key_id_.empty() && logged_keys_.size() < kOtherKeysMax &&
+        logged_keys_.insert(record.key_id).second) {
       LOG(WARNING) << record.name
                    << " has another key than this node and is not of its cluster, though that has "
                       "the same name; if this node belongs there, and was restored from before the "
