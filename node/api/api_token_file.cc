@@ -29,7 +29,7 @@ constexpr SecretKind kKind = {
     .name = "token", .prefix = kApiTokenPrefix, .example = "'strata token new' makes one"};
 constexpr absl::string_view kHashOf = "strata api token\n";
 constexpr int kVersion = 1;
-constexpr int64_t kSecondsMax = int64_t{1} << 40;  // far from where times overflow
+constexpr int64_t kSecondsMax = int64_t{1} << 40;  // far below the overflow of absl::Time
 
 std::string HashOf(const SecretBytes& bytes) {
   const Secret text(absl::StrCat(
@@ -49,10 +49,10 @@ bool IsName(absl::string_view name) {
 }
 
 absl::Status Damaged(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("these are no tokens: ", what));
+  return absl::InvalidArgumentError(absl::StrCat("not a valid list of tokens: ", what));
 }
 
-// A whole number from 0 to `max`, `missing` where there is none; nothing where it is another thing.
+// A whole number from 0 to `max`, `missing` where there is none; nullopt for any other value.
 std::optional<int64_t> Number(const Json& object, const char* key, int64_t max, int64_t missing) {
   const auto it = object.find(key);
   if (it == object.end()) return missing;
@@ -68,20 +68,20 @@ std::string Text(const Json& object, const char* key) {
 }
 
 absl::StatusOr<ApiToken> ParseToken(const Json& json) {
-  if (!json.is_object()) return Damaged("one is no object");
+  if (!json.is_object()) return Damaged("an entry is not an object");
   ApiToken token;
   token.name = Text(json, "name");
   if (!IsName(token.name)) return Damaged("a name is missing or wrong");
   const std::string hash = Text(json, "sha256");
   if (hash.size() != 2 * SHA256_DIGEST_LENGTH || !absl::HexStringToBytes(hash, &token.hash)) {
-    return Damaged(absl::StrCat("the hash of ", token.name));
+    return Damaged(absl::StrCat("the hash of ", token.name, " is missing or wrong"));
   }
   const auto created = Number(json, "created", kSecondsMax, 0);
   const auto expires = Number(json, "expires", kSecondsMax, -1);
   const auto requests = Number(json, "requests_per_minute", kRequestsPerMinuteMax, 0);
   const auto streams = Number(json, "streams_max", kTokenStreamsMax, 0);
   if (!created || !expires || !requests || !streams) {
-    return Damaged(absl::StrCat("a number of ", token.name));
+    return Damaged(absl::StrCat("a number of ", token.name, " is wrong"));
   }
   token.created = absl::FromUnixSeconds(*created);
   if (*expires >= 0) token.limits.expires = absl::FromUnixSeconds(*expires);
@@ -95,8 +95,8 @@ auto Find(Tokens* tokens, absl::string_view name) {
                       [&](const ApiToken& token) { return token.name == name; });
 }
 
-// Reads, lets `change` change, writes. One program at a time: the lock is a file of its own, for
-// the one that is read is another after each change.
+// Reads the tokens, applies `change`, writes them. One program at a time: the lock is a file of its
+// own, since each change replaces the file of tokens.
 absl::Status Change(const std::string& path, const std::function<absl::Status(Tokens*)>& change) {
   const std::string lock = path + ".lock";
   const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -128,7 +128,8 @@ absl::Status CheckNew(const NewApiToken& token) {
   }
   if (token.limits.expires < absl::InfiniteFuture() &&
       absl::ToUnixSeconds(token.limits.expires) > kSecondsMax) {
-    return absl::InvalidArgumentError("the token would expire too late; leave it out for never");
+    return absl::InvalidArgumentError(
+        "the token would expire too late; leave the expiry out for never");
   }
   return absl::OkStatus();
 }
@@ -144,10 +145,11 @@ absl::StatusOr<std::string> ApiTokenHash(absl::string_view text) {
 absl::StatusOr<Tokens> ParseApiTokens(absl::string_view bytes) {
   const Json json = Json::parse(bytes.begin(), bytes.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Damaged("not JSON");
-  if (Number(json, "version", kVersion, 0) != kVersion) return Damaged("another version");
+  if (Number(json, "version", kVersion, 0) != kVersion)
+    return Damaged("its version is not supported");
   const auto list = json.find("tokens");
-  if (list == json.end() || !list->is_array()) return Damaged("no list");
-  if (list->size() > kApiTokensMax) return Damaged("too many");
+  if (list == json.end() || !list->is_array()) return Damaged("the list is missing");
+  if (list->size() > kApiTokensMax) return Damaged("too many tokens");
   Tokens tokens;
   for (const Json& entry : *list) {
     absl::StatusOr<ApiToken> token = ParseToken(entry);

@@ -1,4 +1,4 @@
-// The API's tokens as they are kept: a file of JSON beside the key, readable by its owner only
+// The file of the API's tokens: JSON, beside the key, readable by its owner only
 // (transport/security/private_file.h), with a hash of each token and never the token itself.
 // `strata token` changes it, a node that serves the API reads it (api_tokens.h), also while it
 // runs.
@@ -6,10 +6,10 @@
 //   {"version": 1, "tokens": [{"name": "kitchen", "sha256": "64 hex digits", "created": 1800000000,
 //     "expires": 1810000000, "requests_per_minute": 60, "streams_max": 2}]}
 //
-// times in seconds since 1970; what is left out has no limit. The hash is SHA-256 of "strata api
-// token\n" and the token's 32 bytes. A token is 256 random bits: nobody finds one that has a given
+// times in seconds since 1970; an absent limit means no limit. The hash is SHA-256 of "strata api
+// token\n" and the token's 32 bytes. A token is 256 random bits: no attacker finds one for a given
 // hash by trying, so a salt or a slow hash, which passwords need, would only cost time at each
-// request. Functions are for any thread and block on the disk.
+// request. All functions may be called from any thread and block on the disk.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@
 
 namespace strata {
 
-// How the text of a token begins; the rest is as secret_text.h says.
+// The prefix of a token's text; secret_text.h defines the rest.
 inline constexpr absl::string_view kApiTokenPrefix = "strata-token-1-";
 
 inline constexpr size_t kApiTokensMax = 1000;
@@ -38,7 +38,7 @@ inline constexpr uint32_t kTokenStreamsMax = 100'000;
 struct ApiTokenLimits {
   uint32_t requests_per_minute = 0;             // 0: no limit
   uint32_t streams_max = 0;                     // at once; 0: no limit
-  absl::Time expires = absl::InfiniteFuture();  // from then on it is refused
+  absl::Time expires = absl::InfiniteFuture();  // from then on the token is refused
 };
 
 struct ApiToken {
@@ -48,24 +48,24 @@ struct ApiToken {
   ApiTokenLimits limits;
 };
 
-// Of a token's text as a client sends it. kInvalidArgument: it is no token's.
+// The hash of a token's text as a client sends it. kInvalidArgument: `text` is not a token.
 absl::StatusOr<std::string> ApiTokenHash(absl::string_view text);
 
 // kInvalidArgument for anything but what FormatApiTokens() makes.
 absl::StatusOr<std::vector<ApiToken>> ParseApiTokens(absl::string_view bytes);
 std::string FormatApiTokens(const std::vector<ApiToken>& tokens);
 
-// Where a node that keeps its things in `data_dir` has its tokens.
+// The path of the token file of a node with the data folder `data_dir`.
 std::string ApiTokenFilePath(const std::string& data_dir);
 
-// In the order they were made; none when there is no file. kFailedPrecondition: it is damaged; else
-// as ReadPrivateFile().
+// The tokens in the order they were made; none when there is no file. kFailedPrecondition: the file
+// is damaged; else as ReadPrivateFile().
 absl::StatusOr<std::vector<ApiToken>> ReadApiTokens(const std::string& path);
 
-// Makes a token and returns its text, which is told this once and kept nowhere. kInvalidArgument: a
-// name or a limit that cannot be, an end that is past; kAlreadyExists: the name is taken;
-// kResourceExhausted: there are kApiTokensMax; kUnavailable: no random bytes; else as
-// ReadApiTokens(). Of several programs that change the file at once each waits for the other.
+// Makes a token and returns its text, which is not stored and cannot be read again.
+// kInvalidArgument: an invalid name or limit, or an expiry in the past; kAlreadyExists: the name is
+// taken; kResourceExhausted: there are kApiTokensMax; kUnavailable: no random bytes; else as
+// ReadApiTokens(). Several programs may change the file at once; they wait for each other.
 struct NewApiToken {
   std::string name;
   ApiTokenLimits limits;
@@ -73,7 +73,7 @@ struct NewApiToken {
 };
 absl::StatusOr<Secret> AddApiToken(const std::string& path, const NewApiToken& token);
 
-// kNotFound: there is none of that name.
+// kNotFound: no token has that name.
 absl::Status RevokeApiToken(const std::string& path, absl::string_view name);
 
 }  // namespace strata

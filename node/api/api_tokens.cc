@@ -19,12 +19,12 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kRebalanceUs = 1'000'000;
+constexpr int64_t kRecheckUs = 1'000'000;
 
-// Tells one state of a file from another; each change makes a new file, so a new inode.
+// Identifies one version of the file; each change makes a new file, so a new inode.
 struct FileState {
-  int error = 0;  // of looking; ENOENT: there is none
-  std::tuple<uint64_t, uint64_t, int64_t, int64_t, int64_t> what;
+  int error = 0;  // of stat(); ENOENT: there is no file
+  std::tuple<uint64_t, uint64_t, int64_t, int64_t, int64_t> stamp;
   bool operator==(const FileState&) const = default;
 };
 
@@ -36,7 +36,7 @@ FileState StateOf(const std::string& path) {
 #else
   const timespec& changed = about.st_ctim;  // also when its mode has changed
 #endif
-  return {.what = {about.st_dev, about.st_ino, about.st_size, changed.tv_sec, changed.tv_nsec}};
+  return {.stamp = {about.st_dev, about.st_ino, about.st_size, changed.tv_sec, changed.tv_nsec}};
 }
 
 }  // namespace
@@ -44,29 +44,29 @@ FileState StateOf(const std::string& path) {
 struct ApiTokens::Shared {
   Shared(std::string p, Clock* c) : path(std::move(p)), clock(c) {}
 
-  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   const ApiToken* Find(absl::string_view hash) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const std::string path;
   Clock* const clock;
 
   Mutex mu;
-  bool looked ABSL_GUARDED_BY(mu) = false;
-  int64_t looked_us ABSL_GUARDED_BY(mu) = 0;
-  FileState state ABSL_GUARDED_BY(mu);  // as it was before `tokens` was read
+  bool checked ABSL_GUARDED_BY(mu) = false;
+  int64_t checked_us ABSL_GUARDED_BY(mu) = 0;
+  FileState state ABSL_GUARDED_BY(mu);  // from before `tokens` was read
   absl::StatusOr<std::vector<ApiToken>> tokens ABSL_GUARDED_BY(mu) = std::vector<ApiToken>();
-  // By hash. Of tokens that are gone as long as they hold streams.
+  // By hash. A revoked token's limiter stays as long as the token has streams.
   std::map<std::string, TokenLimiter> limiters ABSL_GUARDED_BY(mu);
 };
 
-void ApiTokens::Shared::Look() {
+void ApiTokens::Shared::Refresh() {
   const int64_t now_us = clock->NowUs();
-  if (looked && now_us - looked_us < kRebalanceUs) return;
+  if (checked && now_us - checked_us < kRecheckUs) return;
   FileState now = StateOf(path);
-  const bool changed = !looked || !(now == state);
-  looked = true;
-  looked_us = now_us;
-  // What could not be read is tried again each time.
+  const bool changed = !checked || !(now == state);
+  checked = true;
+  checked_us = now_us;
+  // A file that could not be read is tried again each time.
   if (!changed && tokens.ok()) return;
   state = now;
   tokens = ReadApiTokens(path);
@@ -76,7 +76,7 @@ void ApiTokens::Shared::Look() {
   });
 }
 
-// Looks at all of them, and at all of each, whatever it finds.
+// Compares with all tokens, each in constant time, so that the time does not depend on a match.
 const ApiToken* ApiTokens::Shared::Find(absl::string_view hash) const {
   const ApiToken* found = nullptr;
   for (const ApiToken& token : *tokens) {
@@ -88,12 +88,12 @@ const ApiToken* ApiTokens::Shared::Find(absl::string_view hash) const {
   return found;
 }
 
-struct ApiTokens::Admission::Held {
-  Held(std::shared_ptr<Shared> s, std::string h, std::string n, bool st)
+struct ApiTokens::TokenGrant::Share {
+  Share(std::shared_ptr<Shared> s, std::string h, std::string n, bool st)
       : shared(std::move(s)), hash(std::move(h)), name(std::move(n)), stream(st) {}
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() {
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+  ~Share() {
     if (!stream) return;
     const MutexLock lock(&shared->mu);
     const auto it = shared->limiters.find(hash);
@@ -106,45 +106,45 @@ struct ApiTokens::Admission::Held {
   const bool stream;
 };
 
-ApiTokens::Admission::Admission() = default;
-ApiTokens::Admission::Admission(Admission&& other) noexcept = default;
-ApiTokens::Admission& ApiTokens::Admission::operator=(Admission&& other) noexcept = default;
-ApiTokens::Admission::~Admission() = default;
+ApiTokens::TokenGrant::TokenGrant() = default;
+ApiTokens::TokenGrant::TokenGrant(TokenGrant&& other) noexcept = default;
+ApiTokens::TokenGrant& ApiTokens::TokenGrant::operator=(TokenGrant&& other) noexcept = default;
+ApiTokens::TokenGrant::~TokenGrant() = default;
 
-const std::string& ApiTokens::Admission::name() const {
+const std::string& ApiTokens::TokenGrant::name() const {
   static const std::string* const kNone = new std::string;
-  return held_ == nullptr ? *kNone : held_->name;
+  return share_ == nullptr ? *kNone : share_->name;
 }
 
 ApiTokens::ApiTokens(std::string path, Clock* clock)
     : shared_(std::make_shared<Shared>(std::move(path), clock)) {}
 ApiTokens::~ApiTokens() = default;
 
-ApiTokens::Answer ApiTokens::Admit(const Request& request) {
-  Answer answer;
+ApiTokens::AdmitResult ApiTokens::Admit(const Request& request) {
+  AdmitResult result;
   const absl::StatusOr<std::string> hash = ApiTokenHash(request.text);
   const MutexLock lock(&shared_->mu);
-  shared_->Look();
+  shared_->Refresh();
   if (!shared_->tokens.ok()) {
-    answer.status = absl::UnavailableError(
-        absl::StrCat("nobody is let in: ", shared_->tokens.status().message()));
-    return answer;
+    result.status = absl::UnavailableError(
+        absl::StrCat("no request is admitted: ", shared_->tokens.status().message()));
+    return result;
   }
   const ApiToken* const token = hash.ok() ? shared_->Find(*hash) : nullptr;
   if (token == nullptr || request.now >= token->limits.expires) {
-    answer.status = absl::UnauthenticatedError("no valid token came with the request");
-    return answer;
+    result.status = absl::UnauthenticatedError("no valid token came with the request");
+    return result;
   }
-  const TokenLimiter::Answer limit =
-      shared_->limiters[*hash].Ask(token->limits, shared_->clock->NowUs(), request.stream);
+  const TokenLimiter::Result limit =
+      shared_->limiters[*hash].Admit(token->limits, shared_->clock->NowUs(), request.stream);
   if (!limit.admitted) {
-    answer.status = absl::ResourceExhaustedError(limit.why_not);
-    answer.retry_after = absl::Microseconds(limit.retry_after_us);
-    return answer;
+    result.status = absl::ResourceExhaustedError(limit.why_not);
+    result.retry_after = absl::Microseconds(limit.retry_after_us);
+    return result;
   }
-  answer.admission.held_ =
-      std::make_unique<Admission::Held>(shared_, *hash, token->name, request.stream);
-  return answer;
+  result.grant.share_ =
+      std::make_unique<TokenGrant::Share>(shared_, *hash, token->name, request.stream);
+  return result;
 }
 
 }  // namespace strata

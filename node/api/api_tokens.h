@@ -1,13 +1,13 @@
-// Who may use the HTTP API: asks for each request whether the token that it came with is one of the
-// file's (api_token_file.h), and whether the token's limits let it through. The file is looked at
-// again when it has changed, at most a second late, so a token that was revoked or made counts at
-// once; requests that it let in before go on.
+// Access control of the HTTP API: checks for each request that its token is one of the file's
+// (api_token_file.h), and that the token's limits permit the request. The file is read again when
+// it has changed, at most a second late, so new and revoked tokens take effect at once; requests
+// admitted before go on.
 //
-//   auto admitted = tokens.Admit({.text = bearer, .stream = true, .now = WallNow()});
-//   if (!admitted.status.ok()) → 401, 429 with Retry-After, or 503
-//   … admitted.admission is kept until the answer has ended …
+//   auto result = tokens.Admit({.text = bearer, .stream = true, .now = WallNow()});
+//   if (!result.status.ok()) → 401, 429 with Retry-After, or 503
+//   … result.grant is kept until the response has ended …
 //
-// Thread-safe. Blocks on the disk, where the file lies; for reading it when it has changed.
+// Thread-safe. Blocks on the disk, to check the file for changes and to read it when it has.
 #pragma once
 
 #include <cstdint>
@@ -23,45 +23,45 @@ namespace strata {
 
 class ApiTokens {
  public:
-  // What a request that was let in holds of its token's limits; given back when it goes. May
-  // outlive the ApiTokens. Moved, not copied; an empty one holds nothing.
-  class Admission {
+  // An admitted request's share of its token's limits; the destructor gives it back. May outlive
+  // the ApiTokens. Moved, not copied; an empty one holds nothing.
+  class TokenGrant {
    public:
-    Admission();
-    Admission(Admission&& other) noexcept;
-    Admission& operator=(Admission&& other) noexcept;
-    ~Admission();
-    // The token's name, no secret: for logs and fair turns. Empty when this is.
+    TokenGrant();
+    TokenGrant(TokenGrant&& other) noexcept;
+    TokenGrant& operator=(TokenGrant&& other) noexcept;
+    ~TokenGrant();
+    // The token's name, no secret: for logs and fair queueing. Empty when the grant is.
     const std::string& name() const;
 
    private:
     friend class ApiTokens;
-    struct Held;
-    std::unique_ptr<Held> held_;
+    struct Share;
+    std::unique_ptr<Share> share_;
   };
 
-  // `clock` counts the limits' minutes and outlives everything.
+  // `clock` counts the limits' minutes. REQUIRES: it outlives the ApiTokens and all grants.
   ApiTokens(std::string path, Clock* clock);
   ~ApiTokens();
 
   struct Request {
-    absl::string_view text;  // what stood behind "Bearer"
-    bool stream = false;     // it counts against `streams_max` too
-    absl::Time now;          // by the calendar, for tokens that end
+    absl::string_view text;  // the value behind "Bearer"
+    bool stream = false;     // the request counts against `streams_max` too
+    absl::Time now;          // wall time, for tokens that expire
   };
-  struct Answer {
-    // kUnauthenticated: no token of ours, or one that has ended; who asks is not told which.
+  struct AdmitResult {
+    // kUnauthenticated: not a token of ours, or an expired one; the client does not learn which.
     // kResourceExhausted: a limit of the token, in words for people. kUnavailable: the file cannot
-    // be read, so nobody is let in; the log should have the words, who asks should not.
+    // be read, so no request is admitted; the message is for the log, not for the client.
     absl::Status status;
     absl::Duration retry_after;  // with kResourceExhausted: zero when it cannot be known
-    Admission admission;
+    TokenGrant grant;
   };
-  Answer Admit(const Request& request);
+  AdmitResult Admit(const Request& request);
 
  private:
   struct Shared;
-  std::shared_ptr<Shared> shared_;  // shared with admissions
+  std::shared_ptr<Shared> shared_;  // shared with grants
 };
 
 }  // namespace strata

@@ -47,10 +47,10 @@ absl::Status CheckOrigin(const std::string& origin) {
       std::all_of(parts.second.begin(), parts.second.end(), is_plain)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--allow-origin ", origin,
-                   ": wants an origin as browsers write it, in lower case: https://chat.example or "
-                   "http://localhost:3000, without a path"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--allow-origin ", origin,
+      ": must be an origin as browsers write it, in lower case: https://chat.example or "
+      "http://localhost:3000, without a path"));
 }
 
 class OriginResponder final : public HttpResponder {
@@ -76,8 +76,8 @@ class OriginResponder final : public HttpResponder {
     return response;
   }
 
-  const std::shared_ptr<HttpResponder> to_;  // shared with nobody
-  const std::string origin_;                 // empty: not one that is listed
+  const std::shared_ptr<HttpResponder> to_;  // not shared
+  const std::string origin_;                 // empty: the origin is not listed
 };
 
 }  // namespace
@@ -114,13 +114,13 @@ bool IsPreflight(const HttpRequest& request, const std::vector<std::string>& all
 
 HttpResponse AnswerPreflight(const HttpRequest& request, absl::string_view methods) {
   std::vector<std::string> headers = {"Authorization", "Content-Type", "X-Request-Id"};
-  for (absl::string_view asked : absl::StrSplit(request.Header("access-control-request-headers"),
-                                                ',', absl::SkipWhitespace())) {
-    const std::string header = absl::AsciiStrToLower(absl::StripAsciiWhitespace(asked));
+  for (absl::string_view name : absl::StrSplit(request.Header("access-control-request-headers"),
+                                               ',', absl::SkipWhitespace())) {
+    const std::string header = absl::AsciiStrToLower(absl::StripAsciiWhitespace(name));
     const bool plain = std::all_of(header.begin(), header.end(), [](char c) {
       return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-';
     });
-    // Clients tell of themselves and of their keys in headers of many names.
+    // Clients identify themselves and send their keys in headers of many names.
     const bool known = std::any_of(headers.begin(), headers.end(), [&](const std::string& h) {
       return absl::EqualsIgnoreCase(h, header);
     });

@@ -1,5 +1,5 @@
-// Which pages in a browser may use the HTTP API: none but the node's own origin and those that its
-// owner has listed (--allow-origin), so that no page that happens to be open uses this machine.
+// Access control for pages in browsers: only the node's own origin and those that its owner has
+// listed (--allow-origin) may use the HTTP API, so that no other open page uses this machine.
 //
 // CORS: https://fetch.spec.whatwg.org/#http-cors-protocol
 #pragma once
@@ -17,19 +17,21 @@ namespace strata {
 
 inline constexpr size_t kAllowedOriginsMax = 64;
 
-// kInvalidArgument: one is no origin as browsers write it, or "*" or "null", or there are too many.
+// kInvalidArgument: an entry is not an origin as browsers write it, or is "*" or "null", or there
+// are too many.
 absl::Status CheckOrigins(const std::vector<std::string>& origins);
 
-// kPermissionDenied: a page asks that may not, or a name that somebody else points to this machine.
+// kPermissionDenied: the page's origin is not allowed, or the request reached loopback under a host
+// name that is not this machine's own (DNS rebinding).
 absl::Status CheckBrowser(const HttpRequest& request, const std::vector<std::string>& allowed);
 
-// Whether a browser asks, for a page that may, what it may send.
+// Whether the request is a CORS preflight of an allowed origin.
 bool IsPreflight(const HttpRequest& request, const std::vector<std::string>& allowed);
-// `methods`: what the path takes, "POST, OPTIONS".
+// `methods`: the path's methods, "POST, OPTIONS".
 HttpResponse AnswerPreflight(const HttpRequest& request, absl::string_view methods);
 
-// `to`, with what the browser wants to hear in each answer to `request`. As it is where none is
-// allowed.
+// Wraps `to`; adds the CORS headers to each response to `request`. Returns `to` itself where no
+// origin is allowed.
 std::shared_ptr<HttpResponder> WithOrigin(std::shared_ptr<HttpResponder> to,
                                           const HttpRequest& request,
                                           const std::vector<std::string>& allowed);

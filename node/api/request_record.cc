@@ -27,11 +27,11 @@ class RecordedResponder final : public HttpResponder {
   void Run(absl::AnyInvocable<void() &&> fn) override { to_->Run(std::move(fn)); }
 
  private:
-  const std::shared_ptr<HttpResponder> to_;      // shared with nobody
+  const std::shared_ptr<HttpResponder> to_;      // not shared
   const std::shared_ptr<RequestRecord> record_;  // shared with the request's handler
 };
 
-// Asked again and again by machines, and of no interest while all is well.
+// Polled by machines, and of no interest while all is well.
 bool IsRoutine(absl::string_view path, int status) {
   return status == 200 && (path == "/health" || path == "/metrics");
 }
@@ -49,18 +49,18 @@ RequestRecord::~RequestRecord() {
   if (!RequestLogOn() || IsRoutine(path_, status_)) return;
   RequestLine line("request", id_);
   line.Add("client", client_).Add("method", method_).Add("path", path_).Add("status", status_);
-  if (!admission_.name().empty()) line.Add("token", admission_.name());
-  if (texts_) {
-    line.Add("model", texts_->model)
-        .Add("outcome", texts_->outcome)
-        .Add("texts", texts_->texts)
-        .Add("prompt_tokens", texts_->prompt_tokens)
-        .Add("cached_tokens", texts_->cached_tokens)
-        .Add("tokens", texts_->tokens);
-    if (texts_->first_token) {
-      line.Add("first_token_ms", absl::ToInt64Milliseconds(*texts_->first_token));
+  if (!grant_.name().empty()) line.Add("token", grant_.name());
+  if (completion_) {
+    line.Add("model", completion_->model)
+        .Add("outcome", completion_->outcome)
+        .Add("texts", completion_->choices)
+        .Add("prompt_tokens", completion_->prompt_tokens)
+        .Add("cached_tokens", completion_->cached_tokens)
+        .Add("tokens", completion_->tokens);
+    if (completion_->first_token) {
+      line.Add("first_token_ms", absl::ToInt64Milliseconds(*completion_->first_token));
     }
-    if (!texts_->error.empty()) line.Add("error", texts_->error);
+    if (!completion_->error.empty()) line.Add("error", completion_->error);
   }
   line.Add("ms", absl::ToInt64Milliseconds(SteadyTime::Now() - since_));
 }
@@ -70,14 +70,14 @@ void RequestRecord::SetHttpStatus(int status) {
   if (status_ == 0) status_ = status;
 }
 
-void RequestRecord::SetAdmission(ApiTokens::Admission admission) {
+void RequestRecord::SetTokenGrant(ApiTokens::TokenGrant grant) {
   absl::MutexLock lock(mu_);
-  admission_ = std::move(admission);
+  grant_ = std::move(grant);
 }
 
-void RequestRecord::SetTexts(Texts texts) {
+void RequestRecord::SetCompletion(Completion completion) {
   absl::MutexLock lock(mu_);
-  texts_ = std::move(texts);
+  completion_ = std::move(completion);
 }
 
 std::shared_ptr<HttpResponder> Recorded(std::shared_ptr<HttpResponder> to,

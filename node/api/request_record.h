@@ -1,5 +1,5 @@
-// What the log says of one request at its end, in one line: who asked, for what, how much came of
-// it, how long it took, and how it ended. Filled in on the request's way through the API.
+// The log line of one request, written at its end: client, path, counts of tokens, times and
+// outcome. Filled in as the request passes through the API.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace strata {
 
-// Thread-safe. Shared by the request's handler and its responder; its line is written when both
-// have let go of it, where the log is on.
+// Thread-safe. Shared by the request's handler and its responder; the destructor writes the line,
+// where the log is on.
 class RequestRecord {
  public:
   explicit RequestRecord(const HttpRequest& request);
@@ -26,20 +26,20 @@ class RequestRecord {
   SteadyTime since() const { return since_; }
 
   void SetHttpStatus(int status);  // the first one counts
-  // Of texts.
-  struct Texts {
+  // Set for completion requests.
+  struct Completion {
     std::string model;
-    uint64_t texts = 0;
+    uint64_t choices = 0;
     uint64_t prompt_tokens = 0;
     uint64_t cached_tokens = 0;
     uint64_t tokens = 0;
     std::optional<absl::Duration> first_token;  // since the request came
     std::string outcome;                        // "ok", "client_gone", or a status' code
-    std::string error;                          // nothing that may quote what the client sent
+    std::string error;                          // REQUIRES: quotes nothing that the client sent
   };
-  void SetTexts(Texts texts);
-  // Of the token that the request came with; kept as long as this is.
-  void SetAdmission(ApiTokens::Admission admission);
+  void SetCompletion(Completion completion);
+  // The grant of the request's token; held as long as this lives.
+  void SetTokenGrant(ApiTokens::TokenGrant grant);
 
  private:
   const std::string id_, client_, method_, path_;
@@ -47,11 +47,11 @@ class RequestRecord {
 
   absl::Mutex mu_;
   int status_ ABSL_GUARDED_BY(mu_) = 0;
-  std::optional<Texts> texts_ ABSL_GUARDED_BY(mu_);
-  ApiTokens::Admission admission_ ABSL_GUARDED_BY(mu_);
+  std::optional<Completion> completion_ ABSL_GUARDED_BY(mu_);
+  ApiTokens::TokenGrant grant_ ABSL_GUARDED_BY(mu_);
 };
 
-// `to`, which also tells `record` how the request is answered.
+// Wraps `to`; also sets the response's HTTP status in `record`.
 std::shared_ptr<HttpResponder> Recorded(std::shared_ptr<HttpResponder> to,
                                         std::shared_ptr<RequestRecord> record);
 

@@ -49,7 +49,7 @@ std::string StopStringFilter::Add(absl::string_view piece) {
   if (stop_at == std::string::npos) return Show(held_.size() - hold);
   stopped_ = true;
   std::string text = Show(stop_at + (options_.show_stop ? stop_.size() : 0));
-  // Of the token that the stop string begins in, some is shown.
+  // A part of the token that the stop string begins in is shown.
   if (!ends_.empty() && last_end_ < shown_) ++tokens_shown_;
   ends_.clear();
   held_.clear();

@@ -1,5 +1,6 @@
-// One text as a client gets it: whole characters only, and cut before the first stop string, which
-// may come in pieces. What might still become a stop string is held back until it cannot. Pure.
+// One generation's output as its client gets it: whole characters only, and cut before the first
+// stop string, which may come in pieces. Output that might still become a stop string is held back
+// until it cannot. Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +19,19 @@ class StopStringFilter {
   struct Options {
     std::vector<std::string> stops;  // none is empty
     bool show_stop = false;          // the stop string is shown, too
-    size_t tokens_min = 0;           // a stop string may begin behind so many tokens only
+    size_t tokens_min = 0;           // no stop string begins within so many tokens
   };
   explicit StopStringFilter(Options options) : options_(std::move(options)) {}
 
-  // The next token's bytes. Returns what can be shown now. Nothing once stopped().
+  // Adds the next token's bytes. Returns the output that can be shown now; nothing once stopped().
   std::string Add(absl::string_view piece);
-  // The text has ended: what was held back.
+  // Ends the output. Returns the bytes that were held back.
   std::string Finish();
 
-  // A stop string has come.
+  // True once a stop string has come.
   bool stopped() const { return stopped_; }
   const std::string& stop() const { return stop_; }  // which; empty: none
-  // Tokens of which all that is shown has been shown; at the end those that show something.
+  // Tokens whose shown bytes have all been returned; at the end those that show something.
   size_t tokens_shown() const { return tokens_shown_; }
 
  private:
@@ -38,7 +39,7 @@ class StopStringFilter {
 
   const Options options_;
   std::string held_;         // at most a stop string and a character, less one byte each
-  std::deque<size_t> ends_;  // where tokens end in the text, those not shown yet
+  std::deque<size_t> ends_;  // offsets at which tokens end in the output, those not shown yet
   size_t bytes_ = 0;         // of all tokens
   size_t shown_ = 0;         // of those
   size_t last_end_ = 0;      // of the last token shown
@@ -48,8 +49,8 @@ class StopStringFilter {
   std::string stop_;
 };
 
-// Counts the characters of a text that comes in pieces, as JSON shows it: what is no UTF-8 is a
-// U+FFFD for each character that is not whole. Pure.
+// Counts the characters of a string that comes in pieces, as JSON shows it: invalid UTF-8 is one
+// U+FFFD for each incomplete character. Pure.
 class CharacterCount {
  public:
   void Add(absl::string_view bytes);

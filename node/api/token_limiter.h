@@ -1,5 +1,5 @@
-// What one API token may do: so many requests in any minute, so many streams at once. Pure logic
-// over times that it is told, microseconds of any clock that never goes back. Not thread-safe.
+// The limits of one API token: requests in any minute, and streams at once. Pure logic over times
+// that the caller passes, microseconds of any clock that never goes back. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace strata {
 
 class TokenLimiter {
  public:
-  struct Answer {
+  struct Result {
     bool admitted = false;
     std::string why_not;         // for people: "60 requests in a minute are this token's limit"
-    int64_t retry_after_us = 0;  // when asking again may help; 0: when a stream of its own ends
+    int64_t retry_after_us = 0;  // when a retry may help; 0: when one of the token's streams ends
   };
 
-  // A request at `now_us`, one that holds a stream until StreamEnded() if `stream`. What is refused
-  // does not count: who keeps asking is not kept out by that.
-  Answer Ask(const ApiTokenLimits& limits, int64_t now_us, bool stream);
+  // Counts a request at `now_us`, one that holds a stream until StreamEnded() if `stream`. Refused
+  // requests do not count: a client that keeps trying is not locked out by that.
+  Result Admit(const ApiTokenLimits& limits, int64_t now_us, bool stream);
   void StreamEnded();
 
   uint32_t streams() const { return streams_; }

@@ -1,4 +1,4 @@
-// The messages of a chat and the tools that it offers, as templates take them.
+// The messages of a chat and the tools that it offers, the input of chat templates.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ struct ChatMessage {
   std::string content;
   std::string name = {};                 // may be empty
   std::vector<ChatToolCall> calls = {};  // of an assistant
-  std::string call_id = {};              // of a tool: which call it answers
+  std::string call_id = {};              // of a tool: the id of the call that it answers
 };
 
 struct ChatTool {
   std::string name;
-  std::string json;        // all of it, as the client wrote it
+  std::string json;        // the whole object, as the client wrote it
   std::string parameters;  // a JSON Schema's text; empty: any object
 };
 struct ChatTools {
@@ -29,7 +29,7 @@ struct ChatTools {
   enum class Choice { kNone, kAuto, kRequired };
   Choice choice = Choice::kAuto;
   std::string only;      // with kRequired: the one that must be called; empty: any
-  bool parallel = true;  // several calls in one answer
+  bool parallel = true;  // several calls in one response
 
   bool offered() const { return !list.empty() && choice != Choice::kNone; }
 };

@@ -20,8 +20,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kErrorBytesMax = 300;
 
-// The template's own words, of one line; minja adds the place with several lines of source.
-std::string Words(const std::exception& error) {
+// The template's own message, on one line; minja adds the place with several lines of source.
+std::string ErrorText(const std::exception& error) {
   std::string words = error.what();
   words = words.substr(0, words.find(" at row "));
   words = absl::StrReplaceAll(words, {{"\n", " "}, {"\r", ""}});
@@ -29,18 +29,18 @@ std::string Words(const std::exception& error) {
   return ValidUtf8(words);
 }
 
-// What a template knows; what it does not is said in words.
-struct Shape {
-  bool typed = false;           // content comes as parts
-  bool system_in_user = false;  // it knows no system messages
+// The features of a template; a missing feature is replaced by words in a message.
+struct Features {
+  bool typed = false;           // content is an array of parts
+  bool system_in_user = false;  // no system messages
   bool tools = false;
   enum class Calls { kWords, kText, kObject };
-  Calls calls = Calls::kWords;  // how the arguments of an assistant's calls come
+  Calls calls = Calls::kWords;  // the form of the arguments of an assistant's calls
   bool answers = false;         // messages of tools
 };
 
-OrderedJson ContentOf(const std::string& content, const Shape& shape) {
-  if (!shape.typed) return content;
+OrderedJson ContentOf(const std::string& content, const Features& features) {
+  if (!features.typed) return content;
   return OrderedJson::array({{{"type", "text"}, {"text", content}}});
 }
 
@@ -49,10 +49,10 @@ OrderedJson ArgumentsOf(const ChatToolCall& call) {
   return arguments.is_discarded() ? OrderedJson(call.arguments) : arguments;
 }
 
-OrderedJson CallsOf(const std::vector<ChatToolCall>& calls, const Shape& shape) {
+OrderedJson CallsOf(const std::vector<ChatToolCall>& calls, const Features& features) {
   OrderedJson list = OrderedJson::array();
   for (const ChatToolCall& call : calls) {
-    const bool text = shape.calls == Shape::Calls::kText;
+    const bool text = features.calls == Features::Calls::kText;
     list.push_back({{"id", call.id},
                     {"type", "function"},
                     {"function",
@@ -83,28 +83,28 @@ std::string ToolsInWords(const ChatTools& tools) {
   return words;
 }
 
-OrderedJson MessageOf(const ChatMessage& message, const Shape& shape) {
+OrderedJson MessageOf(const ChatMessage& message, const Features& features) {
   OrderedJson json = {{"role", message.role}};
   std::string content = message.content;
-  if (!message.calls.empty() && shape.calls == Shape::Calls::kWords) {
+  if (!message.calls.empty() && features.calls == Features::Calls::kWords) {
     absl::StrAppend(&content, content.empty() ? "" : "\n", CallsInWords(message.calls));
   } else if (!message.calls.empty()) {
-    json["tool_calls"] = CallsOf(message.calls, shape);
+    json["tool_calls"] = CallsOf(message.calls, features);
   }
   if (message.role == "tool") {
-    if (shape.answers) {
+    if (features.answers) {
       json["tool_call_id"] = message.call_id;
     } else {
       json["role"] = "user";
       content = absl::StrCat("<tool_response>\n", content, "\n</tool_response>");
     }
   }
-  json["content"] = ContentOf(content, shape);
+  json["content"] = ContentOf(content, features);
   if (!message.name.empty()) json["name"] = message.name;
   return json;
 }
 
-// The name of the tool that a message answers for, which some templates want and clients leave out.
+// Sets the tool's name in tools' messages, which some templates need and clients leave out.
 void NameAnswers(std::vector<ChatMessage>* messages) {
   std::map<std::string, std::string> names;
   for (ChatMessage& message : *messages) {
@@ -115,33 +115,33 @@ void NameAnswers(std::vector<ChatMessage>* messages) {
   }
 }
 
-OrderedJson MessagesOf(const std::vector<ChatMessage>& messages, const Shape& shape) {
+OrderedJson MessagesOf(const std::vector<ChatMessage>& messages, const Features& features) {
   OrderedJson json = OrderedJson::array();
   std::string system;
   for (const ChatMessage& message : messages) {
-    if (shape.system_in_user && message.role == "system") {
+    if (features.system_in_user && message.role == "system") {
       absl::StrAppend(&system, system.empty() ? "" : "\n", message.content);
       continue;
     }
-    ChatMessage told = message;
-    if (!system.empty() && told.role == "user") {
-      told.content = absl::StrCat(system, "\n\n", told.content);
+    ChatMessage merged = message;
+    if (!system.empty() && merged.role == "user") {
+      merged.content = absl::StrCat(system, "\n\n", merged.content);
       system.clear();
     }
-    json.push_back(MessageOf(told, shape));
+    json.push_back(MessageOf(merged, features));
   }
-  if (!system.empty()) json.push_back(MessageOf({.role = "user", .content = system}, shape));
+  if (!system.empty()) json.push_back(MessageOf({.role = "user", .content = system}, features));
   return json;
 }
 
-// Where the last message's text ends in the prompt; templates may take the spaces around it away.
+// Offset at which the last message's text ends in the prompt; templates may strip spaces around it.
 absl::StatusOr<size_t> EndOf(absl::string_view content, absl::string_view prompt) {
   const absl::string_view with_end = absl::StripLeadingAsciiWhitespace(content);
   const absl::string_view plain = absl::StripAsciiWhitespace(content);
   const size_t at = prompt.rfind(plain);
   if (plain.empty() || at == absl::string_view::npos) {
     return absl::InvalidArgumentError(
-        "the model's chat template does not show the last message, which is to be gone on with");
+        "the model's chat template leaves out the last message, so it cannot be continued");
   }
   return at + (absl::StartsWith(prompt.substr(at), with_end) ? with_end.size() : plain.size());
 }
@@ -159,9 +159,9 @@ class ChatTemplate::Impl final : public ChatTemplate {
           {.trim_blocks = true, .lstrip_blocks = true, .keep_trailing_newline = false});
     } catch (const std::exception& error) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the model's chat template cannot be read: ", Words(error)));
+          absl::StrCat("the model's chat template cannot be read: ", ErrorText(error)));
     }
-    // What it makes of its messages shows in what becomes of these.
+    // Probes the template's features by rendering test messages.
     const std::vector<ChatMessage> user = {{.role = "user", .content = "Strata-User"}};
     const std::vector<ChatMessage> both = {{.role = "system", .content = "Strata-System"}, user[0]};
     const auto shows = [this](const std::vector<ChatMessage>& messages, absl::string_view needle) {
@@ -169,10 +169,10 @@ class ChatTemplate::Impl final : public ChatTemplate {
       return prompt.ok() && absl::StrContains(*prompt, needle);
     };
     if (!shows(user, "Strata-User")) {
-      shape_.typed = true;
-      if (!shows(user, "Strata-User")) shape_.typed = false;
+      features_.typed = true;
+      if (!shows(user, "Strata-User")) features_.typed = false;
     }
-    shape_.system_in_user = shows(user, "Strata-User") && !shows(both, "Strata-System");
+    features_.system_in_user = shows(user, "Strata-User") && !shows(both, "Strata-System");
     ProbeTools(user);
     return absl::OkStatus();
   }
@@ -193,38 +193,38 @@ class ChatTemplate::Impl final : public ChatTemplate {
                return absl::StrContains(*prompt, needle);
              });
     };
-    shape_.tools = true;
-    shape_.tools = shows(user, tools, {"strata_tool"});
+    features_.tools = true;
+    features_.tools = shows(user, tools, {"strata_tool"});
     const ChatMessage call = {
         .role = "assistant",
         .content = "",
         .calls = {
             {.id = "abcdefghi", .name = "strata_tool", .arguments = R"({"strata_key":"x"})"}}};
-    for (const auto calls : {Shape::Calls::kObject, Shape::Calls::kText}) {
-      shape_.calls = calls;
-      // Escaped once more it would teach the model the wrong form.
+    for (const auto calls : {Features::Calls::kObject, Features::Calls::kText}) {
+      features_.calls = calls;
+      // Arguments that the template escapes again would teach the model the wrong form.
       if (shows({user[0], call, user[0]}, {},
                 {"\"strata_key\":", "'strata_key':", "strata_key="}) ||
           shows({user[0], call}, {}, {"\"strata_key\":", "'strata_key':"})) {
         break;
       }
-      shape_.calls = Shape::Calls::kWords;
+      features_.calls = Features::Calls::kWords;
     }
     const ChatMessage answer = {.role = "tool",
                                 .content = "Strata-Answer",
                                 .name = "strata_tool",
                                 .calls = {},
                                 .call_id = "abcdefghi"};
-    shape_.answers = true;
-    shape_.answers = shape_.calls != Shape::Calls::kWords &&
-                     shows({user[0], call, answer}, {}, {"Strata-Answer"});
+    features_.answers = true;
+    features_.answers = features_.calls != Features::Calls::kWords &&
+                        shows({user[0], call, answer}, {}, {"Strata-Answer"});
   }
 
-  absl::StatusOr<Prompt> RenderAll(const std::vector<ChatMessage>& asked, const ChatTools& tools,
-                                   absl::Time now, const Wish& wish) const override {
-    std::vector<ChatMessage> messages = asked;
+  absl::StatusOr<Prompt> RenderAll(const std::vector<ChatMessage>& given, const ChatTools& tools,
+                                   absl::Time now, const RenderOptions& options) const override {
+    std::vector<ChatMessage> messages = given;
     NameAnswers(&messages);
-    if (tools.offered() && !shape_.tools) {
+    if (tools.offered() && !features_.tools) {
       const std::string words = ToolsInWords(tools);
       if (messages[0].role == "system") {
         absl::StrAppend(&messages[0].content, "\n\n", words);
@@ -232,9 +232,9 @@ class ChatTemplate::Impl final : public ChatTemplate {
         messages.insert(messages.begin(), {.role = "system", .content = words});
       }
     }
-    auto text = Apply(messages, tools, now, wish);
+    auto text = Apply(messages, tools, now, options);
     if (!text.ok()) return text.status();
-    if (wish.continues_last) {
+    if (options.continues_last) {
       const absl::StatusOr<size_t> end = EndOf(messages.back().content, *text);
       if (!end.ok()) return end.status();
       text->resize(*end);
@@ -246,14 +246,14 @@ class ChatTemplate::Impl final : public ChatTemplate {
 
   absl::StatusOr<std::string> Apply(const std::vector<ChatMessage>& messages,
                                     const ChatTools& tools, absl::Time now,
-                                    const Wish& wish) const {
+                                    const RenderOptions& options) const {
     try {
       OrderedJson known =
-          wish.variables.empty() ? OrderedJson::object() : OrderedJson::parse(wish.variables);
-      known["messages"] = MessagesOf(messages, shape_);
-      known["add_generation_prompt"] = wish.ends_with_opening && !wish.continues_last;
+          options.variables.empty() ? OrderedJson::object() : OrderedJson::parse(options.variables);
+      known["messages"] = MessagesOf(messages, features_);
+      known["add_generation_prompt"] = options.ends_with_opening && !options.continues_last;
       const auto context = minja::Context::make(minja::Value(known));
-      if (tools.offered() && shape_.tools) {
+      if (tools.offered() && features_.tools) {
         OrderedJson list = OrderedJson::array();
         for (const ChatTool& tool : tools.list) list.push_back(OrderedJson::parse(tool.json));
         context->set("tools", minja::Value(list));
@@ -273,14 +273,14 @@ class ChatTemplate::Impl final : public ChatTemplate {
       }
       return text;
     } catch (const std::exception& error) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the model's chat template does not take these messages: ", Words(error)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model's chat template does not take these messages: ", ErrorText(error)));
     }
   }
 
   std::string bos_, eos_;
-  std::shared_ptr<minja::TemplateNode> root_;  // minja's own way
-  Shape shape_;
+  std::shared_ptr<minja::TemplateNode> root_;  // shared, as minja's interface requires
+  Features features_;
 };
 
 std::string ChatTemplate::Source::Key() const { return absl::StrCat(bos, "\n", eos, "\n", text); }
@@ -293,8 +293,8 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(const So
 
 absl::StatusOr<ChatTemplate::Prompt> ChatTemplate::Render(const std::vector<ChatMessage>& messages,
                                                           const ChatTools& tools, absl::Time now,
-                                                          const Wish& wish) const {
-  return RenderAll(messages, tools, now, wish);
+                                                          const RenderOptions& options) const {
+  return RenderAll(messages, tools, now, options);
 }
 
 }  // namespace strata

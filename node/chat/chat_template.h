@@ -13,7 +13,7 @@
 
 namespace strata {
 
-// A prompt that a template made may have.
+// The largest prompt that a template may render.
 inline constexpr size_t kChatPromptBytesMax = 32 * 1024 * 1024;
 
 class ChatTemplate {
@@ -22,30 +22,31 @@ class ChatTemplate {
     std::string text;
     std::string bos, eos;  // the tokens' texts
 
-    // Of two that are not alike, not the same.
+    // Different sources have different keys.
     std::string Key() const;
   };
-  // kInvalidArgument: the template is none that we can read, and why.
+  // kInvalidArgument: the template cannot be parsed, and why.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(const Source& source);
 
-  struct Wish {
-    bool ends_with_opening =
-        true;  // of the assistant's answer, which follows (false: nothing does)
-    // The prompt ends where the text of the last message does, an assistant's, whose rest follows.
+  struct RenderOptions {
+    // The prompt ends with the opening of the assistant's message, which the model then writes.
+    bool ends_with_opening = true;
+    // The prompt ends where the text of the last message does, an assistant's, and the model
+    // continues that message.
     bool continues_last = false;
-    std::string variables = {};  // more for the template: the text of a JSON object, or nothing
+    std::string variables = {};  // more variables: the text of a JSON object, or empty
   };
   struct Prompt {
     std::string text;
-    bool has_bos = false;  // it begins with the token that begins a text
+    bool has_bos = false;  // `text` begins with the BOS token's text
   };
-  // The prompt that asks for the assistant's answer, as far as nothing else is wished for.
-  // kInvalidArgument: the template refuses these messages, in its words, or does not show the one
-  // that is to be gone on with.
-  // Tools that are offered are told in the template's way, or in words where it has none, as are
-  // calls and what tools answered.
+  // Renders a prompt for the assistant's next message, unless `options` say otherwise.
+  // kInvalidArgument: the template refuses these messages, with its own message, or leaves out the
+  // one that is to be continued.
+  // Offered tools, calls and tools' responses are rendered by the template, or described in words
+  // where it has no form for them.
   absl::StatusOr<Prompt> Render(const std::vector<ChatMessage>& messages, const ChatTools& tools,
-                                absl::Time now, const Wish& wish) const;
+                                absl::Time now, const RenderOptions& options) const;
   absl::StatusOr<Prompt> Render(const std::vector<ChatMessage>& messages, const ChatTools& tools,
                                 absl::Time now) const {
     return Render(messages, tools, now, {});
@@ -58,7 +59,7 @@ class ChatTemplate {
   ChatTemplate() = default;
   virtual absl::StatusOr<Prompt> RenderAll(const std::vector<ChatMessage>& messages,
                                            const ChatTools& tools, absl::Time now,
-                                           const Wish& wish) const = 0;
+                                           const RenderOptions& options) const = 0;
 };
 
 }  // namespace strata

@@ -35,7 +35,7 @@ absl::Status Await(int socket, short events, SteadyTime deadline) {
     if (deadline != SteadyTime::InfiniteFuture()) {
       const int64_t whole = absl::ToInt64Milliseconds(
           absl::Ceil(deadline - SteadyTime::Now(), absl::Milliseconds(1)));
-      if (whole <= 0) return absl::DeadlineExceededError("no answer in time");
+      if (whole <= 0) return absl::DeadlineExceededError("no result in time");
       ms = static_cast<int>(std::min<int64_t>(whole, 60'000));
     }
     pollfd fd = {.fd = socket, .events = events, .revents = 0};
@@ -43,15 +43,15 @@ absl::Status Await(int socket, short events, SteadyTime deadline) {
   }
 }
 
-absl::Status Gone() { return absl::UnavailableError("nobody is at the other end"); }
+absl::Status Gone() { return absl::UnavailableError("the other end has closed"); }
 
-bool WantsToWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 // Fills [data, data + size).
 absl::Status ReadAll(int socket, char* data, size_t size, SteadyTime deadline) {
   while (size > 0) {
     const ssize_t n = recv(socket, data, std::min(size, kReadBytes), kFlags);
-    if (n == 0 || (n < 0 && !WantsToWait())) return Gone();
+    if (n == 0 || (n < 0 && !WouldBlock())) return Gone();
     if (n < 0) {
       if (auto status = Await(socket, POLLIN, deadline); !status.ok()) return status;
       continue;
@@ -64,9 +64,9 @@ absl::Status ReadAll(int socket, char* data, size_t size, SteadyTime deadline) {
 
 }  // namespace
 
-std::string EncodeTemplateRequest(const TemplateRequest& question) {
+std::string EncodeTemplateRequest(const TemplateRequest& request) {
   Json messages = Json::array();
-  for (const ChatMessage& message : question.messages) {
+  for (const ChatMessage& message : request.messages) {
     Json calls = Json::array();
     for (const ChatToolCall& call : message.calls) {
       calls.push_back({call.id, call.name, call.arguments});
@@ -75,79 +75,79 @@ std::string EncodeTemplateRequest(const TemplateRequest& question) {
         {message.role, message.content, message.name, message.call_id, std::move(calls)});
   }
   Json tools = Json::array();
-  if (question.tools.offered()) {
-    for (const ChatTool& tool : question.tools.list) tools.push_back({tool.name, tool.json});
+  if (request.tools.offered()) {
+    for (const ChatTool& tool : request.tools.list) tools.push_back({tool.name, tool.json});
   }
-  return Cbor({{"template", question.source.text},
-               {"bos", question.source.bos},
-               {"eos", question.source.eos},
+  return Cbor({{"template", request.source.text},
+               {"bos", request.source.bos},
+               {"eos", request.source.eos},
                {"messages", std::move(messages)},
                {"tools", std::move(tools)},
-               {"now_us", absl::ToUnixMicros(question.now)},
-               {"opening", question.wish.ends_with_opening},
-               {"continues", question.wish.continues_last},
-               {"variables", question.wish.variables}});
+               {"now_us", absl::ToUnixMicros(request.now)},
+               {"opening", request.options.ends_with_opening},
+               {"continues", request.options.continues_last},
+               {"variables", request.options.variables}});
 }
 
 absl::StatusOr<TemplateRequest> DecodeTemplateRequest(absl::string_view bytes) {
-  TemplateRequest question;
+  TemplateRequest request;
   try {
     const Json json = Json::from_cbor(bytes);
-    question.source = {.text = json.at("template"), .bos = json.at("bos"), .eos = json.at("eos")};
+    request.source = {.text = json.at("template"), .bos = json.at("bos"), .eos = json.at("eos")};
     for (const Json& message : json.at("messages")) {
-      question.messages.push_back({.role = message.at(0),
-                                   .content = message.at(1),
-                                   .name = message.at(2),
-                                   .call_id = message.at(3)});
+      request.messages.push_back({.role = message.at(0),
+                                  .content = message.at(1),
+                                  .name = message.at(2),
+                                  .call_id = message.at(3)});
       for (const Json& call : message.at(4)) {
-        question.messages.back().calls.push_back(
+        request.messages.back().calls.push_back(
             {.id = call.at(0), .name = call.at(1), .arguments = call.at(2)});
       }
     }
     for (const Json& tool : json.at("tools")) {
-      question.tools.list.push_back({.name = tool.at(0), .json = tool.at(1), .parameters = {}});
+      request.tools.list.push_back({.name = tool.at(0), .json = tool.at(1), .parameters = {}});
     }
-    question.now = absl::FromUnixMicros(json.at("now_us"));
-    question.wish = {.ends_with_opening = json.at("opening"),
-                     .continues_last = json.at("continues"),
-                     .variables = json.at("variables")};
+    request.now = absl::FromUnixMicros(json.at("now_us"));
+    request.options = {.ends_with_opening = json.at("opening"),
+                       .continues_last = json.at("continues"),
+                       .variables = json.at("variables")};
   } catch (const Json::exception& error) {
     return absl::DataLossError(error.what());
   }
-  return question;
+  return request;
 }
 
-std::string EncodeTemplateResult(const TemplateResult& answer) {
-  if (answer.is_read) return Cbor({{"read", true}});
-  Json json = {{"grown", answer.grown_bytes}, {"used_us", answer.used_us}};
-  if (answer.prompt.ok()) {
-    json["text"] = answer.prompt->text;
-    json["bos"] = answer.prompt->has_bos;
+std::string EncodeTemplateResult(const TemplateResult& result) {
+  if (result.is_read) return Cbor({{"read", true}});
+  Json json = {{"grown", result.grown_bytes}, {"used_us", result.used_us}};
+  if (result.prompt.ok()) {
+    json["text"] = result.prompt->text;
+    json["bos"] = result.prompt->has_bos;
   } else {
-    json["error"] = answer.prompt.status().message();
+    json["error"] = result.prompt.status().message();
   }
   return Cbor(json);
 }
 
 absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes) {
-  TemplateResult answer;
+  TemplateResult result;
   try {
     const Json json = Json::from_cbor(bytes);
     if (json.contains("read")) {
-      answer.is_read = true;
-      return answer;
+      result.is_read = true;
+      return result;
     }
-    answer.grown_bytes = json.at("grown");
-    answer.used_us = json.at("used_us");
+    result.grown_bytes = json.at("grown");
+    result.used_us = json.at("used_us");
     if (json.contains("error")) {
-      answer.prompt = absl::InvalidArgumentError(json.at("error").get<std::string>());
+      result.prompt = absl::InvalidArgumentError(json.at("error").get<std::string>());
     } else {
-      answer.prompt = ChatTemplate::Prompt{.text = json.at("text"), .has_bos = json.at("bos")};
+      result.prompt = ChatTemplate::Prompt{.text = json.at("text"), .has_bos = json.at("bos")};
     }
   } catch (const Json::exception& error) {
     return absl::DataLossError(error.what());
   }
-  return answer;
+  return result;
 }
 
 absl::Status WriteTemplateFrame(int socket, absl::string_view bytes, SteadyTime deadline) {
@@ -156,7 +156,7 @@ absl::Status WriteTemplateFrame(int socket, absl::string_view bytes, SteadyTime 
   for (absl::string_view part : {absl::string_view(size, sizeof(size)), bytes}) {
     while (!part.empty()) {
       const ssize_t n = send(socket, part.data(), part.size(), kFlags);
-      if (n < 0 && !WantsToWait()) return Gone();
+      if (n < 0 && !WouldBlock()) return Gone();
       if (n < 0) {
         if (auto status = Await(socket, POLLOUT, deadline); !status.ok()) return status;
         continue;

@@ -1,6 +1,6 @@
-// What a node and its template processes say to each other over a socket: a length of eight bytes,
-// little endian, and so many bytes of CBOR. Pure but for the two that read and write. The answers
-// are those of a process that a stranger's template ran in: every byte is judged.
+// The protocol between a node and its template processes over a socket: a length of eight bytes,
+// little endian, and so many bytes of CBOR. Pure but for the two functions that read and write. The
+// process ran an untrusted template, so no byte of its results is trusted.
 #pragma once
 
 #include <cstddef>
@@ -25,24 +25,25 @@ struct TemplateRequest {
   std::vector<ChatMessage> messages;
   ChatTools tools;
   absl::Time now;
-  ChatTemplate::Wish wish = {};
+  ChatTemplate::RenderOptions options = {};
 };
-std::string EncodeTemplateRequest(const TemplateRequest& question);
+std::string EncodeTemplateRequest(const TemplateRequest& request);
 absl::StatusOr<TemplateRequest> DecodeTemplateRequest(absl::string_view bytes);
 
 struct TemplateResult {
-  // A first answer says only that the template was read; kInvalidArgument: in its words, why not.
+  // True in the first result, which reports only that the template was parsed.
   bool is_read = false;
+  // kInvalidArgument: the template's own error message.
   absl::StatusOr<ChatTemplate::Prompt> prompt = ChatTemplate::Prompt();
-  uint64_t grown_bytes = 0;  // more memory than the process had at first
-  uint64_t used_us = 0;      // of a processor
+  uint64_t grown_bytes = 0;  // growth of the process' memory since its start
+  uint64_t used_us = 0;      // processor time
 };
-std::string EncodeTemplateResult(const TemplateResult& answer);
-// kDataLoss: this is none.
+std::string EncodeTemplateResult(const TemplateResult& result);
+// kDataLoss: the bytes are not a result.
 absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes);
 
-// Block until then. kDeadlineExceeded; kUnavailable: nobody is at the other end; kDataLoss: a frame
-// of more than `bytes_max`.
+// Block until `deadline` at most. kDeadlineExceeded; kUnavailable: the other end is closed;
+// kDataLoss: a frame of more than `bytes_max`.
 absl::Status WriteTemplateFrame(int socket, absl::string_view bytes, SteadyTime deadline);
 absl::StatusOr<std::string> ReadTemplateFrame(int socket, size_t bytes_max, SteadyTime deadline);
 

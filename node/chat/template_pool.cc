@@ -18,14 +18,15 @@
 namespace strata {
 namespace {
 
-// From its start to the first byte that it reads; machines that load a model meanwhile are slow.
+// From a process' start to its first frame; machines that load a model meanwhile are slow.
 constexpr absl::Duration kStartTime = absl::Seconds(20);
-// As many times its processor time a template has on the clock, on a machine that is busy.
+// Limit of wall time as a multiple of the limit of processor time, for busy machines.
 constexpr int kWallTimes = 4;
-// One that keeps more of its memory is replaced: minja's macros and contexts hold each other.
-constexpr uint64_t kKeptPart = 4;  // of the limit
+// A process that has grown by more than 1/kGrownPart of the memory limit is replaced: minja's macros
+// and contexts leak, since they hold each other.
+constexpr uint64_t kGrownPart = 4;
 
-// Fewer turns for a long prompt.
+// Fewer system calls for a long prompt.
 constexpr int kSendBufferBytes = 1 << 20;
 
 std::string TooSlow(const TemplateLimits& limits) {
@@ -33,27 +34,27 @@ std::string TooSlow(const TemplateLimits& limits) {
 }
 
 absl::Status NoProcess(absl::string_view why) {
-  return absl::UnavailableError(absl::StrCat("chat templates have no process to run in: ", why));
+  return absl::UnavailableError(absl::StrCat("no process to run chat templates: ", why));
 }
 
-// What a template did that ended its process.
-std::string DeedOf(const ChildExit& exit, const TemplateLimits& limits) {
+// Describes the fault of a template that ended its process.
+std::string FaultOf(const ChildExit& exit, const TemplateLimits& limits) {
   if (exit.code == kTemplateMemoryExit) {
     return absl::StrCat("needs more than ", limits.memory_bytes >> 20, " MiB of memory");
   }
   if (exit.code == kTemplateTimeExit) return TooSlow(limits);
-  return absl::StrCat("nests or calls itself too deeply, or is broken in another way: its process ",
+  return absl::StrCat("nests or recurses too deeply, or is broken in another way: its process ",
                       exit.Words());
 }
 
-// Of what a client sent.
-size_t BytesOf(const TemplateRequest& question) {
+// Bytes that the client sent.
+size_t BytesOf(const TemplateRequest& request) {
   size_t bytes = 0;
-  for (const ChatMessage& message : question.messages) {
+  for (const ChatMessage& message : request.messages) {
     bytes += sizeof(message) + message.content.size();
     for (const ChatToolCall& call : message.calls) bytes += sizeof(call) + call.arguments.size();
   }
-  for (const ChatTool& tool : question.tools.list) bytes += sizeof(tool) + tool.json.size();
+  for (const ChatTool& tool : request.tools.list) bytes += sizeof(tool) + tool.json.size();
   return bytes;
 }
 
@@ -89,9 +90,9 @@ class TemplatePool::Process {
   }
 
   int socket() const { return socket_; }
-  // Any thread, while it lives: whoever reads or writes is told that nobody is there.
+  // Any thread: fails reads and writes of the socket with kUnavailable.
   void Cut() { shutdown(socket_, SHUT_RDWR); }
-  // How it ended; it is killed if it has not by then.
+  // How the process ended; kills it if it has not ended soon.
   const ChildExit& End() {
     if (!child_->WaitForExit(absl::Milliseconds(500))) child_->Kill();
     child_->WaitForExit(absl::InfiniteDuration());
@@ -112,29 +113,29 @@ TemplatePool::TemplatePool(Options options)
 }
 
 TemplatePool::~TemplatePool() {
-  std::map<TemplateTurns::Id, Task> unheard;
+  std::map<TemplateTurns::Id, Task> dropped;
   {
     absl::MutexLock lock(mu_);
     stopped_ = true;
-    unheard.swap(waiting_);
+    dropped.swap(waiting_);
     for (Process* process : processes_) process->Cut();
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
-void TemplatePool::Render(TemplateTurns::Whose whose, TemplateRequest question, OnPrompt then) {
-  std::string key = question.source.Key();
-  const size_t bytes = BytesOf(question);
+void TemplatePool::Render(TemplateTurns::Owner owner, TemplateRequest request, OnPrompt then) {
+  std::string key = request.source.Key();
+  const size_t bytes = BytesOf(request);
   absl::Status status;
   {
     absl::MutexLock lock(mu_);
     const auto fault = faults_.find(key);
     if (fault != faults_.end()) {
       status = fault->second;
-    } else if (const auto turn = turns_.Add(std::move(whose), bytes); turn.ok()) {
+    } else if (const auto turn = turns_.Add(std::move(owner), bytes); turn.ok()) {
       waiting_.emplace(*turn, Task{.turn = *turn,
                                    .key = std::move(key),
-                                   .question = std::move(question),
+                                   .request = std::move(request),
                                    .then = std::move(then)});
       return;
     } else {
@@ -159,15 +160,15 @@ void TemplatePool::Run() {
       absl::MutexLock lock(mu_);
       mu_.Await(absl::Condition(&wanted));
       if (stopped_) return;
-      // Time has passed since it was looked whether one may start.
+      // Time has passed since MayStart().
       const auto turn = turns_.Start(Now());
       if (!turn.has_value()) continue;
       task = std::move(waiting_.extract(*turn).mapped());
     }
     const absl::Duration began = Now();
     std::optional<absl::Duration> used;
-    auto prompt = Ask(task, &used);
-    task.question = {};
+    auto prompt = RunTask(task, &used);
+    task.request = {};
     {
       absl::MutexLock lock(mu_);
       turns_.End(task.turn, used.value_or(Now() - began), Now());
@@ -194,7 +195,7 @@ absl::StatusOr<std::unique_ptr<TemplatePool::Process>> TemplatePool::ProcessFor(
     processes_.push_back(process->get());
     if (stopped_) (*process)->Cut();
   }
-  // Its first frame says that it is there: what happens before is no template's doing.
+  // The first frame announces the process: failures before it are not a template's fault.
   const auto hello = ReadTemplateFrame((*process)->socket(), 0, SteadyTime::Now() + kStartTime);
   if (hello.ok()) return process;
   Forget(**process);
@@ -206,8 +207,8 @@ void TemplatePool::Forget(const Process& process) {
   std::erase(processes_, &process);
 }
 
-absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task,
-                                                       std::optional<absl::Duration>* used) {
+absl::StatusOr<ChatTemplate::Prompt> TemplatePool::RunTask(const Task& task,
+                                                           std::optional<absl::Duration>* used) {
   bool was_idle = false;
   auto process = ProcessFor(&was_idle);
   if (!process.ok()) return process.status();
@@ -215,44 +216,44 @@ absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task,
   const SteadyTime deadline =
       SteadyTime::Now() + kWallTimes * absl::Milliseconds(options_.limits.time_ms);
   bool was_read = false;
-  absl::Status status = WriteTemplateFrame(socket, EncodeTemplateRequest(task.question), deadline);
+  absl::Status status = WriteTemplateFrame(socket, EncodeTemplateRequest(task.request), deadline);
   while (status.ok()) {
     auto bytes = ReadTemplateFrame(socket, kTemplateResultBytesMax, deadline);
-    auto answer = bytes.ok() ? DecodeTemplateResult(*bytes) : bytes.status();
-    if (!answer.ok()) {
-      status = answer.status();
-    } else if (answer->is_read) {
+    auto result = bytes.ok() ? DecodeTemplateResult(*bytes) : bytes.status();
+    if (!result.ok()) {
+      status = result.status();
+    } else if (result->is_read) {
       was_read = true;
     } else {
       const auto most = static_cast<uint64_t>(kWallTimes * options_.limits.time_ms) * 1000;
-      *used = absl::Microseconds(static_cast<int64_t>(std::min(answer->used_us, most)));
-      if (answer->grown_bytes < options_.limits.memory_bytes / kKeptPart) {
+      *used = absl::Microseconds(static_cast<int64_t>(std::min(result->used_us, most)));
+      if (result->grown_bytes < options_.limits.memory_bytes / kGrownPart) {
         absl::MutexLock lock(mu_);
         idle_.push_back(*std::move(process));
       } else {
         Forget(**process);
       }
-      return std::move(answer->prompt);
+      return std::move(result->prompt);
     }
   }
   Forget(**process);
-  // Whose doing that is nobody knows.
-  if (absl::IsDeadlineExceeded(status)) return NoProcess("the one it had was too slow; try again");
-  // One that has died since it answered, say when memory was short, says nothing of this template.
-  if (was_idle && !was_read) return Ask(task, used);
+  // The machine may be at fault as well as the template.
+  if (absl::IsDeadlineExceeded(status)) return NoProcess("the process was too slow; try again");
+  // An idle process may have died earlier, say when memory was short: not this template's fault.
+  if (was_idle && !was_read) return RunTask(task, used);
   const ChildExit exit = (*process)->End();
-  // Its own limit ends it in another way: it was the kernel's choice when memory was short.
-  if (exit.signal == SIGKILL) return NoProcess("the one it had was killed; try again");
-  return Blame(task, was_read, DeedOf(exit, options_.limits));
+  // A limit ends the process by another exit status: the kernel killed it when memory was short.
+  if (exit.signal == SIGKILL) return NoProcess("the process was killed; try again");
+  return Blame(task, was_read, FaultOf(exit, options_.limits));
 }
 
-absl::Status TemplatePool::Blame(const Task& task, bool was_read, const std::string& deed) {
+absl::Status TemplatePool::Blame(const Task& task, bool was_read, const std::string& fault) {
   const absl::Status status =
-      absl::InvalidArgumentError(absl::StrCat("the model's chat template ", deed));
+      absl::InvalidArgumentError(absl::StrCat("the model's chat template ", fault));
   absl::MutexLock lock(mu_);
   if (stopped_) return status;
   LOG_EVERY_N_SEC(WARNING, 10) << status.message();
-  // That it does so before it has seen a message is its own doing, whoever asks.
+  // A fault before the template has seen a message does not depend on the request.
   if (was_read) return status;
   if (faults_.size() >= kTemplateFaultsMax) faults_.clear();
   faults_[task.key] = status;

@@ -1,8 +1,8 @@
-// Makes prompts by models' chat templates, in processes of their own (template_process.h), so that
-// no template can hang this one, fill its memory or end it. The processes stay, each with the
-// templates that it has read; they are started when they are wanted. Thread-safe.
+// Renders prompts by models' chat templates, in processes of their own (template_process.h), so
+// that no template can hang this process, fill its memory or crash it. The processes are started on
+// demand and stay, each with the templates that it has parsed. Thread-safe.
 //
-// Whose prompt is next says TemplateTurns (template_turns.h).
+// TemplateTurns (template_turns.h) decides which prompt is next.
 //
 //   OpenAiApi ─▶ TemplatePool ─▶ its turn ─▶ a thread ─ socket ─▶ strata template ─▶ ChatTemplate
 #pragma once
@@ -30,48 +30,49 @@
 namespace strata {
 
 inline constexpr size_t kTemplateProcesses = 3;
-inline constexpr size_t kTemplateFaultsMax = 64;  // templates that are remembered
+inline constexpr size_t kTemplateFaultsMax = 64;  // broken templates that are remembered
 
 class TemplatePool {
  public:
   struct Options {
-    std::string program;  // of the processes; empty: this one
+    std::string program;  // of the processes; empty: this process' own
     size_t processes_max = kTemplateProcesses;
     TemplateLimits limits;
     size_t waiting_max = kTemplatesWaitingMax;
     Clock* clock = Clock::Real();  // of turns; outlives the pool
   };
   explicit TemplatePool(Options options);
-  // Kills the processes. Waits for a callback that runs; the others are dropped.
+  // Kills the processes. Waits for a running callback; the others are dropped.
   ~TemplatePool();
 
   // Calls `then` once, on a thread of the pool or this one. kInvalidArgument: the template cannot
-  // be read or refuses these messages, in its words; or it passed a limit, and which. One that does
-  // so while it is read is not read again. kUnavailable, kResourceExhausted: too many wait, as
-  // TemplateTurns says. kUnavailable: no process can be started.
+  // be parsed or refuses these messages, with its message; or it exceeded a limit, and which. A
+  // template that does so while it is parsed is not parsed again. kUnavailable, kResourceExhausted:
+  // too many requests wait, as of TemplateTurns. kUnavailable: no process can be started.
   using OnPrompt = absl::AnyInvocable<void(absl::StatusOr<ChatTemplate::Prompt>) &&>;
-  void Render(TemplateTurns::Whose whose, TemplateRequest question, OnPrompt then);
+  void Render(TemplateTurns::Owner owner, TemplateRequest request, OnPrompt then);
 
-  size_t processes() const;  // that run
+  size_t processes() const;  // running ones
 
  private:
   struct Task {
     TemplateTurns::Id turn = 0;
     std::string key;
-    TemplateRequest question;
+    TemplateRequest request;
     OnPrompt then;
   };
   class Process;
 
   void Run();
   absl::Duration Now() const { return absl::Microseconds(options_.clock->NowUs()); }
-  // Sets how much of a processor that took, where it is known.
-  absl::StatusOr<ChatTemplate::Prompt> Ask(const Task& task, std::optional<absl::Duration>* used);
-  // `was_idle`: it has answered before.
+  // Sets `used` to the processor time, where it is known.
+  absl::StatusOr<ChatTemplate::Prompt> RunTask(const Task& task,
+                                               std::optional<absl::Duration>* used);
+  // Sets `was_idle` where the process has served a request before.
   absl::StatusOr<std::unique_ptr<Process>> ProcessFor(bool* was_idle);
   void Forget(const Process& process);
-  // What to tell of a template that passed a limit; remembers one that does so while it is read.
-  absl::Status Blame(const Task& task, bool was_read, const std::string& deed);
+  // The error of a template that exceeded a limit; remembers one that does so while it is parsed.
+  absl::Status Blame(const Task& task, bool was_read, const std::string& fault);
 
   const Options options_;
 
@@ -79,7 +80,7 @@ class TemplatePool {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   TemplateTurns turns_ ABSL_GUARDED_BY(mu_);
   std::map<TemplateTurns::Id, Task> waiting_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, absl::Status> faults_ ABSL_GUARDED_BY(mu_);  // for good, by template
+  std::map<std::string, absl::Status> faults_ ABSL_GUARDED_BY(mu_);  // permanent, by template
   std::vector<std::unique_ptr<Process>> idle_ ABSL_GUARDED_BY(mu_);  // last used last
   std::vector<Process*> processes_ ABSL_GUARDED_BY(mu_);             // all
 

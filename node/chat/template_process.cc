@@ -28,14 +28,14 @@
 namespace strata {
 namespace {
 
-constexpr size_t kTemplatesMax = 32;  // read and kept
-constexpr absl::Duration kLookEvery = absl::Milliseconds(5);
-// What is freed behind a larger one goes back to the system.
-constexpr size_t kLargeQuestionBytes = 1 << 20;
+constexpr size_t kTemplatesMax = 32;  // parsed templates in the cache
+constexpr absl::Duration kCheckEvery = absl::Milliseconds(5);
+// After a larger request freed memory goes back to the system.
+constexpr size_t kLargeRequestBytes = 1 << 20;
 // Address space that is not memory: arenas and stacks of threads.
 constexpr uint64_t kAddressesBytes = 512ull * 1024 * 1024;
 
-// Of this process, so that a machine that is busy elsewhere makes no template slow.
+// Processor time of this process, so that a busy machine makes no template slow.
 absl::Duration ProcessorTime() {
   timespec time = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -65,8 +65,8 @@ Memory MemoryNow() {
   return memory;
 }
 
-// Says with an empty frame that it is there. Answers on a thread with a large stack; the main
-// thread looks on.
+// Announces itself with an empty frame. Serves requests on a thread with a large stack, while the
+// main thread checks the limits.
 class TemplateServer {
  public:
   explicit TemplateServer(const TemplateLimits& limits) : limits_(limits) {}
@@ -101,7 +101,7 @@ class TemplateServer {
     absl::MutexLock lock(mu_);
     while (true) {
       mu_.Await(absl::Condition(&changed));
-      if (mu_.AwaitWithTimeout(absl::Condition(&done), kLookEvery)) return;
+      if (mu_.AwaitWithTimeout(absl::Condition(&done), kCheckEvery)) return;
       if (!busy_since_) continue;
       if (Grown() > limits_.memory_bytes) _exit(kTemplateMemoryExit);
       if (ProcessorTime() - *busy_since_ > absl::Milliseconds(limits_.time_ms)) {
@@ -111,46 +111,46 @@ class TemplateServer {
   }
 
   void Serve() {
-    bool heard = WriteTemplateFrame(kChildSocket, "", SteadyTime::InfiniteFuture()).ok();
-    while (heard) {
+    bool connected = WriteTemplateFrame(kChildSocket, "", SteadyTime::InfiniteFuture()).ok();
+    while (connected) {
       auto bytes =
           ReadTemplateFrame(kChildSocket, kTemplateRequestBytesMax, SteadyTime::InfiniteFuture());
       if (!bytes.ok()) break;
       SetBusy(true);
       const absl::Duration began = ProcessorTime();
-      const bool large = bytes->size() > kLargeQuestionBytes;
-      TemplateResult answer;
+      const bool large = bytes->size() > kLargeRequestBytes;
+      TemplateResult result;
       {
-        const auto question = DecodeTemplateRequest(*bytes);
-        if (!question.ok()) break;
+        const auto request = DecodeTemplateRequest(*bytes);
+        if (!request.ok()) break;
         *bytes = std::string();
-        answer.prompt = Answer(*question);
+        result.prompt = Render(*request);
       }
       if (large) ReleaseFreedMemory();
-      answer.grown_bytes = Grown();
-      answer.used_us = absl::ToInt64Microseconds(ProcessorTime() - began);
-      heard = Say(answer);
+      result.grown_bytes = Grown();
+      result.used_us = absl::ToInt64Microseconds(ProcessorTime() - began);
+      connected = Send(result);
       SetBusy(false);
     }
     absl::MutexLock lock(mu_);
     done_ = true;
   }
 
-  absl::StatusOr<ChatTemplate::Prompt> Answer(const TemplateRequest& question) {
-    const std::string key = question.source.Key();
+  absl::StatusOr<ChatTemplate::Prompt> Render(const TemplateRequest& request) {
+    const std::string key = request.source.Key();
     auto known = templates_.find(key);
     if (known == templates_.end()) {
-      auto read = ChatTemplate::Parse(question.source);
+      auto read = ChatTemplate::Parse(request.source);
       if (!read.ok()) return read.status();
       if (templates_.size() >= kTemplatesMax) templates_.clear();
       known = templates_.emplace(key, *std::move(read)).first;
     }
-    Say({.is_read = true});
-    return known->second->Render(question.messages, question.tools, question.now, question.wish);
+    Send({.is_read = true});
+    return known->second->Render(request.messages, request.tools, request.now, request.options);
   }
 
-  static bool Say(const TemplateResult& answer) {
-    return WriteTemplateFrame(kChildSocket, EncodeTemplateResult(answer),
+  static bool Send(const TemplateResult& result) {
+    return WriteTemplateFrame(kChildSocket, EncodeTemplateResult(result),
                               SteadyTime::InfiniteFuture())
         .ok();
   }
@@ -177,7 +177,7 @@ class TemplateServer {
 absl::Status RunTemplateProcess(const TemplateLimits& limits) {
   VolunteerToDie();
   absl::LocalTimeZone();  // templates may ask for the time; that is a file to be read
-  // Whoever takes much at once is stopped here, who takes it bit by bit by the watch.
+  // This limit stops a template that allocates much at once; Watch() one that grows bit by bit.
   const rlim_t addresses =
       MemoryNow().addresses + kTemplateStackBytes + limits.memory_bytes + kAddressesBytes;
   const rlimit limit = {addresses, addresses};

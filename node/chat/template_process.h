@@ -1,6 +1,6 @@
-// `strata template`: the process in which chat templates run. They come in the files of strangers,
-// and what reads them can be made to recurse, to loop and to fill the memory without end: this
-// process is what dies of that. Started and watched by a node (template_pool.h); not for people.
+// `strata template`: the process in which chat templates run. Templates come in untrusted files,
+// and can make their interpreter recurse, loop and fill the memory without end: only this process
+// dies of that. Started and watched by a node (template_pool.h); not for people.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,19 @@
 
 namespace strata {
 
-// Of one request: reading the template, unless it is known there, and making the prompt.
+// Limits of one request: parsing the template, unless the process has it, and rendering the prompt.
 struct TemplateLimits {
-  int64_t time_ms = 5'000;                       // of a processor
-  uint64_t memory_bytes = 512ull * 1024 * 1024;  // more than the process has at first
+  int64_t time_ms = 5'000;                       // processor time
+  uint64_t memory_bytes = 512ull * 1024 * 1024;  // growth since the process' start
 };
 
-// Its exit status when a template has passed a limit.
+// The process' exit status when a template has exceeded a limit.
 inline constexpr int kTemplateMemoryExit = 101;
 inline constexpr int kTemplateTimeExit = 102;
-// Of the stack that templates run on. What nests deeper crashes, which is the limit on depth.
+// Size of the stack that templates run on. Deeper nesting crashes the process, which limits depth.
 inline constexpr uint64_t kTemplateStackBytes = 64ull * 1024 * 1024;
 
-// Answers what comes over kChildSocket (template_frames.h) until nobody is at the other end.
-// Blocks.
+// Serves requests over kChildSocket (template_frames.h) until the other end closes. Blocks.
 absl::Status RunTemplateProcess(const TemplateLimits& limits);
 
 }  // namespace strata

@@ -12,7 +12,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kTurnRetryMs = 1'000;
-// Less is as good as nothing: those who used little are served in the order in which they came.
+// Smaller amounts count as zero: prompts of light users are served in the order in which they came.
 constexpr absl::Duration kLittle = absl::Milliseconds(10);
 
 absl::Status TooMany(const char* of) {
@@ -36,12 +36,12 @@ absl::Duration FadingAmount::At(absl::Duration now) const {
   return amount_ * std::exp2(-absl::FDivDuration(now - since_, kHalfLife));
 }
 
-absl::StatusOr<TemplateTurns::Id> TemplateTurns::Add(Whose whose, size_t bytes) {
+absl::StatusOr<TemplateTurns::Id> TemplateTurns::Add(Owner owner, size_t bytes) {
   size_t of_model = 0, of_client = 0, all_bytes = bytes, client_bytes = bytes;
   for (const auto& [id, other] : waiting_) {
-    of_model += other.whose.model == whose.model ? 1 : 0;
+    of_model += other.owner.model == owner.model ? 1 : 0;
     all_bytes += other.bytes;
-    if (other.whose.client != whose.client) continue;
+    if (other.owner.client != owner.client) continue;
     ++of_client;
     client_bytes += other.bytes;
   }
@@ -56,17 +56,17 @@ absl::StatusOr<TemplateTurns::Id> TemplateTurns::Add(Whose whose, size_t bytes) 
   if (waiting_.size() >= options_.waiting_max || all_bytes > kTemplateBytesWaitingMax) {
     return TooMany("");
   }
-  waiting_.emplace(++last_id_, Prompt{.whose = std::move(whose), .bytes = bytes});
+  waiting_.emplace(++last_id_, Prompt{.owner = std::move(owner), .bytes = bytes});
   return last_id_;
 }
 
 bool TemplateTurns::WasSlow(const Prompt& prompt, absl::Duration now) const {
-  const auto [model_name, client] = prompt.whose;
+  const auto [model_name, client] = prompt.owner;
   const bool large = IsLarge(prompt);
   if (const auto own = longest_.find({model_name, client, large}); own != longest_.end()) {
     return own->second.At(now) > options_.slow;
   }
-  // Of a client that the model has not seen, what the model does to others is expected.
+  // For a client that is new to the model, the model's slowness with other clients is assumed.
   const auto model = models_.find(model_name);
   return model != models_.end() && model->second.longest[large ? 1 : 0].At(now) > options_.slow;
 }
@@ -77,8 +77,8 @@ bool TemplateTurns::Allowed(const Prompt& prompt, absl::Duration now) const {
   size_t of_model = 0, of_client = 0, slow = 0;
   bool slow_of_either = false;
   for (const auto& [id, other] : running_) {
-    const bool same_model = other.whose.model == prompt.whose.model;
-    const bool same_client = other.whose.client == prompt.whose.client;
+    const bool same_model = other.owner.model == prompt.owner.model;
+    const bool same_client = other.owner.client == prompt.owner.client;
     const bool is_slow = other.slow || now - other.since > options_.slow;
     of_model += same_model ? 1 : 0;
     of_client += same_client ? 1 : 0;
@@ -89,9 +89,9 @@ bool TemplateTurns::Allowed(const Prompt& prompt, absl::Duration now) const {
   return !WasSlow(prompt, now) || (slow < most && !slow_of_either);
 }
 
-absl::Duration TemplateTurns::UsedBy(const Whose& whose, absl::Duration now) const {
-  const auto model = models_.find(whose.model);
-  const auto client = clients_.find(whose.client);
+absl::Duration TemplateTurns::UsedBy(const Owner& owner, absl::Duration now) const {
+  const auto model = models_.find(owner.model);
+  const auto client = clients_.find(owner.client);
   absl::Duration used;
   if (model != models_.end()) used += model->second.used.At(now);
   if (client != clients_.end()) used += client->second.At(now);
@@ -103,7 +103,7 @@ TemplateTurns::Prompts::const_iterator TemplateTurns::Next(absl::Duration now) c
   absl::Duration least = absl::InfiniteDuration();
   for (auto each = waiting_.begin(); each != waiting_.end(); ++each) {
     if (!Allowed(each->second, now)) continue;
-    const absl::Duration used = UsedBy(each->second.whose, now);
+    const absl::Duration used = UsedBy(each->second.owner, now);
     if (used >= least) continue;
     next = each;
     least = used;
@@ -133,11 +133,11 @@ void TemplateTurns::End(Id id, absl::Duration used, absl::Duration now) {
   ForgetSome(&clients_, now, same);
   ForgetSome(&longest_, now, same);
   const bool large = IsLarge(prompt);
-  Model& model = models_[prompt.whose.model];
+  Model& model = models_[prompt.owner.model];
   model.used.Add(used, now);
   model.longest[large ? 1 : 0].Raise(used, now);
-  clients_[prompt.whose.client].Add(used, now);
-  longest_[{prompt.whose.model, prompt.whose.client, large}].Raise(used, now);
+  clients_[prompt.owner.client].Add(used, now);
+  longest_[{prompt.owner.model, prompt.owner.client, large}].Raise(used, now);
 }
 
 }  // namespace strata

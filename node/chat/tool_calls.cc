@@ -14,7 +14,7 @@ using Expr = GbnfExpr;
 constexpr absl::string_view kOpen = "<tool_call>";
 constexpr absl::string_view kClose = "</tool_call>";
 constexpr absl::string_view kMistralMark = "[TOOL_CALLS]";
-// Of a call whose name or arguments do not come.
+// Bytes of a call that are held back while its name or arguments do not come.
 constexpr size_t kHeldBytesMax = 64 * 1024;
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -28,7 +28,7 @@ std::string Unquoted(const std::string& quoted) {
 
 ToolForm ToolFormOf(absl::string_view chat_template) {
   if (absl::StrContains(chat_template, kOpen)) return ToolForm::kTagged;
-  // Its newer form, [TOOL_CALLS]name[ARGS]{…}, is another.
+  // Mistral's newer form, [TOOL_CALLS]name[ARGS]{…}, is not supported.
   if (absl::StrContains(chat_template, kMistralMark) &&
       !absl::StrContains(chat_template, "[ARGS]")) {
     return ToolForm::kMistral;
@@ -79,7 +79,7 @@ absl::StatusOr<GbnfExpr> ToolCallGrammar(ToolForm form, const std::vector<Callab
 }
 
 absl::string_view ToolReader::Mark() const {
-  // Control tokens say nothing, so a text may begin with what follows them.
+  // Control tokens have no text, so the output may begin with what follows them.
   return options_.form == ToolForm::kTagged ? kOpen : kMistralMark;
 }
 
@@ -93,14 +93,14 @@ ToolPiece ToolReader::Add(absl::string_view text) {
     if (done()) break;
     Take(c, &out);
   }
-  if (in_ == In::kCall && object_.told) Tell(&out);
+  if (in_ == In::kCall && object_.emitted) Emit(&out);
   return out;
 }
 
 ToolPiece ToolReader::Finish() {
   ToolPiece out;
-  if (in_ == In::kCall && !object_.told) GiveUp(&out);
-  // Lines' ends behind the last call.
+  if (in_ == In::kCall && !object_.emitted) GiveUp(&out);
+  // Newlines behind the last call are dropped.
   if (complete_ > 0 && std::all_of(held_.begin(), held_.end(), IsSpace)) held_.clear();
   out.content += std::exchange(held_, {});
   return out;
@@ -130,7 +130,7 @@ void ToolReader::Take(char c, ToolPiece* out) {
       return;
     case In::kBehind:
       if (options_.form == ToolForm::kTagged) {
-        // Up to the closing mark; without one the text goes on.
+        // Skips up to the closing mark; without one content follows.
         held_.push_back(c);
         const absl::string_view rest = absl::string_view(held_).substr(
             std::min(held_.find_first_not_of(" \n\t\r"), held_.size()));
@@ -157,7 +157,7 @@ void ToolReader::TakeText(char c, ToolPiece* out) {
   if (!IsSpace(c)) began_ = true;
   if (options_.form != ToolForm::kTagged && first &&
       held_.find_first_not_of(" \n\t\r") == std::string::npos) {
-    // A text that begins so may be a call.
+    // Output that begins so may be a call.
     if (c == '{' && options_.form == ToolForm::kBare) {
       in_ = In::kBetween;
       Take(c, out);
@@ -170,7 +170,7 @@ void ToolReader::TakeText(char c, ToolPiece* out) {
   }
   held_.push_back(c);
   if (options_.form == ToolForm::kMistral && first && c == '[') {
-    // "[{" is one, and "[TOOL_CALLS]" may be.
+    // "[{" begins a call, and "[TOOL_CALLS]" may.
     return;
   }
   if (options_.form == ToolForm::kMistral && absl::StrContains(held_, "[{") &&
@@ -195,7 +195,7 @@ void ToolReader::TakeText(char c, ToolPiece* out) {
   }
   size_t hold = std::min(held_.size(), mark.size() - 1);
   while (!absl::EndsWith(held_, mark.substr(0, hold))) --hold;
-  // Lines' ends before a call belong to neither; before anything else they are told with it.
+  // Newlines before a call are dropped; before anything else they are emitted with it.
   size_t keep = held_.size() - hold;
   while (options_.form == ToolForm::kTagged && keep > 0 && IsSpace(held_[keep - 1])) --keep;
   out->content += held_.substr(0, keep);
@@ -223,7 +223,7 @@ void ToolReader::TakeCall(char c, ToolPiece* out) {
     const bool argument = o.depth == 1 && !o.is_key && o.arguments_at == 0 && !IsSpace(c) &&
                           (o.key == "arguments" || o.key == "parameters");
     if (argument) {
-      o.arguments_at = o.arguments_told = o.raw.size() - 1;
+      o.arguments_at = o.arguments_emitted = o.raw.size() - 1;
       o.is_text = c == '"';
     }
     if (c == '"') {
@@ -236,10 +236,10 @@ void ToolReader::TakeCall(char c, ToolPiece* out) {
       if (o.depth == 1 && o.arguments_at != 0 && !o.arguments_over) EndArguments(out);
     } else if (c == ':' && o.depth == 1) {
       o.is_key = false;
-      // An answer in JSON is no call.
+      // Any other key: the output is JSON, but not a call.
       constexpr absl::string_view kKeys[] = {"name", "arguments", "parameters",
                                              "type", "id",        "function"};
-      if (!o.told && std::find(std::begin(kKeys), std::end(kKeys), o.key) == std::end(kKeys)) {
+      if (!o.emitted && std::find(std::begin(kKeys), std::end(kKeys), o.key) == std::end(kKeys)) {
         GiveUp(out);
         return;
       }
@@ -251,14 +251,14 @@ void ToolReader::TakeCall(char c, ToolPiece* out) {
     }
     if (c == ',' && o.depth == 1) o.is_key = true;
   }
-  if (!o.told && ((o.has_name && !Knows(o.name)) || o.raw.size() > kHeldBytesMax)) {
+  if (!o.emitted && ((o.has_name && !Knows(o.name)) || o.raw.size() > kHeldBytesMax)) {
     GiveUp(out);
     return;
   }
-  if (!o.told && o.has_name && o.arguments_at != 0) {
-    o.told = true;
+  if (!o.emitted && o.has_name && o.arguments_at != 0) {
+    o.emitted = true;
     if (o.arguments_over) {
-      // They came before the name.
+      // The arguments came before the name.
       ToolPiece::Call call = {.index = calls_++, .name = o.name, .arguments = {}};
       const auto json = nlohmann::ordered_json::parse(
           o.raw.substr(std::min(o.raw.find('{'), o.raw.size())) + (o.depth > 0 ? "}" : ""), nullptr,
@@ -274,11 +274,11 @@ void ToolReader::TakeCall(char c, ToolPiece* out) {
   }
   if (o.depth > 0) return;
   // The object is over.
-  if (!o.told && o.has_name && Knows(o.name)) {
+  if (!o.emitted && o.has_name && Knows(o.name)) {
     out->calls.push_back({.index = calls_++, .name = o.name, .arguments = "{}"});
-    o.told = true;
+    o.emitted = true;
   }
-  if (!o.told) {
+  if (!o.emitted) {
     GiveUp(out);
     return;
   }
@@ -289,25 +289,25 @@ void ToolReader::TakeCall(char c, ToolPiece* out) {
 
 void ToolReader::EndArguments(ToolPiece* out) {
   object_.arguments_over = true;
-  if (!object_.told && !(object_.has_name && Knows(object_.name))) return;
-  object_.told = true;
-  Tell(out);
+  if (!object_.emitted && !(object_.has_name && Knows(object_.name))) return;
+  object_.emitted = true;
+  Emit(out);
   object_.closed = true;
 }
 
-// What of the arguments has not been told.
-void ToolReader::Tell(ToolPiece* out) {
+// Emits the arguments that have not been emitted yet.
+void ToolReader::Emit(ToolPiece* out) {
   Object& o = object_;
   if (o.closed) return;
-  if (o.is_text && !o.arguments_over) return;  // wants to be whole
-  std::string more = o.raw.substr(std::min(o.arguments_told, o.raw.size()));
+  if (o.is_text && !o.arguments_over) return;  // a string is emitted whole
+  std::string more = o.raw.substr(std::min(o.arguments_emitted, o.raw.size()));
   if (o.is_text) {
     const auto json = nlohmann::json::parse(more, nullptr, false);
     if (json.is_string()) more = json.get<std::string>();
   } else if (o.arguments_over) {
     while (!more.empty() && IsSpace(more.back())) more.pop_back();
   }
-  o.arguments_told = o.raw.size();
+  o.arguments_emitted = o.raw.size();
   ToolPiece::Call call = {
       .index = calls_, .name = std::exchange(o.name, {}), .arguments = std::move(more)};
   if (!call.name.empty()) {

@@ -19,16 +19,17 @@
 namespace strata {
 namespace {
 
-// For one of several addresses that may lead nowhere.
+// Time limit of a call to one of several addresses that may not be reachable.
 constexpr int64_t kTryMs = 1'000;
 // Nodes show certificates of a new key a second after it is in its file.
 constexpr absl::Duration kKeyChangeTime = absl::Seconds(4);
 constexpr absl::Duration kKeyChangePoll = absl::Milliseconds(250);
 
 // The addresses of the first node that is found on the network, best guess first.
-class FirstFound final : public Discovery::Listener {
+class FirstNodeListener final : public Discovery::Listener {
  public:
-  FirstFound(EventLoop* loop, std::string cluster) : loop_(loop), cluster_(std::move(cluster)) {}
+  FirstNodeListener(EventLoop* loop, std::string cluster)
+      : loop_(loop), cluster_(std::move(cluster)) {}
   void OnFound(const DiscoveryRecord& record) override {
     if (!cluster_.empty() && record.cluster != cluster_) return;
     if (record.waits) return;
@@ -42,16 +43,16 @@ class FirstFound final : public Discovery::Listener {
   void OnLost(const std::string&) override {}
 
   std::vector<std::string> addresses;
-  std::vector<std::string> has_other_key;  // the addresses of one that is not of this cluster
+  std::vector<std::string> has_other_key;  // the addresses of a node of another cluster
 
  private:
   EventLoop* const loop_;
   const std::string cluster_;
 };
 
-// Whether it is for the key that what listens at `address` did not answer. `is_ours`, if it is not
-// null: it would answer now, as far as the key is concerned.
-absl::Status RefusedForKey(const std::string& address, bool* is_ours = nullptr) {
+// kUnauthenticated: the node at `address` did not answer because of the key. `is_ours`, if it is
+// not null, is set when the key is right, so that a retry may succeed.
+absl::Status CheckKey(const std::string& address, bool* is_ours = nullptr) {
   const auto shown = LookAtCertificate(address, absl::Milliseconds(kTryMs));
   const std::string own = ProcessClusterId();
   if (shown.ok() && !own.empty()) {
@@ -69,16 +70,16 @@ absl::Status RefusedForKey(const std::string& address, bool* is_ours = nullptr) 
   if (absl::IsFailedPrecondition(shown.status()) && !own.empty()) {
     return absl::UnauthenticatedError(
         absl::StrCat(address,
-                     " does not prove that it is of this cluster: if it is a node that "
-                     "runs with --open, say --open here, too"));
+                     " does not prove that it belongs to this cluster: if that node runs "
+                     "with --open, use --open here, too"));
   }
   return absl::OkStatus();
 }
 
-// kUnauthenticated: there are nodes, and none of them with the key that is here.
-absl::StatusOr<std::vector<std::string>> Look(const ClientOptions& options) {
+// kUnauthenticated: nodes were found, and none of them has this machine's key.
+absl::StatusOr<std::vector<std::string>> Discover(const ClientOptions& options) {
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
-  FirstFound found(loop.get(), options.cluster);
+  FirstNodeListener found(loop.get(), options.cluster);
   absl::StatusOr<std::unique_ptr<Discovery>> discovery =
       Discovery::StartMdns(loop.get(), {.self = {.node_id = NewNodeId()}}, &found);
   if (!discovery.ok()) return std::vector<std::string>();
@@ -87,7 +88,7 @@ absl::StatusOr<std::vector<std::string>> Look(const ClientOptions& options) {
   loop->Run();
   if (found.addresses.empty()) {
     for (const std::string& address : found.has_other_key) {
-      if (absl::Status refused = RefusedForKey(address); !refused.ok()) return refused;
+      if (absl::Status refused = CheckKey(address); !refused.ok()) return refused;
     }
   }
   return std::move(found.addresses);
@@ -101,10 +102,10 @@ absl::StatusOr<std::unique_ptr<ClusterStub>> ConnectNow(const ClientOptions& opt
     auto client = std::make_unique<ClusterStub>(options.node, options.timeout_ms);
     if (absl::Status status = client->GetCluster().status(); !status.ok()) {
       bool is_ours = false;
-      absl::Status refused = RefusedForKey(options.node, &is_ours);
+      absl::Status refused = CheckKey(options.node, &is_ours);
       if (!refused.ok()) return refused;
       if (!is_ours) return status;
-      // Its key may have changed between the two.
+      // The node's key may have changed between the two calls.
       client = std::make_unique<ClusterStub>(options.node, options.timeout_ms);
       if (!client->GetCluster().ok()) return status;
     }
@@ -119,9 +120,9 @@ absl::StatusOr<std::unique_ptr<ClusterStub>> ConnectNow(const ClientOptions& opt
       addresses.push_back(*local);
     }
   }
-  for (const bool look : {false, true}) {
-    if (look) {
-      auto found = Look(options);
+  for (const bool discover : {false, true}) {
+    if (discover) {
+      auto found = Discover(options);
       if (!found.ok()) {
         refused = found.status();
         break;
@@ -131,7 +132,7 @@ absl::StatusOr<std::unique_ptr<ClusterStub>> ConnectNow(const ClientOptions& opt
     for (const std::string& address : addresses) {
       auto client = std::make_unique<ClusterStub>(address, options.timeout_ms);
       if (client->GetCluster(kTryMs).ok()) return client;
-      if (refused.ok()) refused = RefusedForKey(address);
+      if (refused.ok()) refused = CheckKey(address);
     }
   }
   if (!refused.ok()) return refused;
@@ -147,7 +148,7 @@ absl::StatusOr<std::unique_ptr<ClusterStub>> ConnectToCluster(const ClientOption
     return status;
   }
   auto client = ConnectNow(options);
-  // While the cluster's key changes.
+  // Retries while the cluster's key may be changing.
   for (const SteadyTime until = SteadyTime::Now() + kKeyChangeTime;
        absl::IsUnauthenticated(client.status()) && SteadyTime::Now() < until &&
        SecureClientAnew(options.key, options.data_dir);) {

@@ -19,7 +19,7 @@
 namespace strata {
 namespace {
 
-// For a held model to be unloaded.
+// Time limit for a leased model to be unloaded.
 constexpr absl::Duration kReleaseTime = absl::Seconds(30);
 
 class CoordinatorClientImpl final : public CoordinatorClient {
@@ -56,18 +56,19 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     return plan;
   }
 
-  absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request, LoadEvent told) override {
+  absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request,
+                                   LoadEvent on_event) override {
     // On a machine that is too busy to answer in time the connection may break in the middle. A
-    // load that is still under way then is cancelled, and begins anew.
+    // load that is still in progress then is cancelled, and retried.
     bool broke = false;
-    auto loaded = LoadModelOnce(request, told, &broke);
-    return broke ? LoadModelOnce(request, told, &broke) : std::move(loaded);
+    auto loaded = LoadModelOnce(request, on_event, &broke);
+    return broke ? LoadModelOnce(request, on_event, &broke) : std::move(loaded);
   }
 
   void Release() override {
-    if (held_ == nullptr) return;
+    if (lease_reader_ == nullptr) return;
     {
-      // The end of a call that is cancelled says nothing of the other side: this waits for it.
+      // A cancelled call may end before the server has acted on it; this call waits for that.
       grpc::ClientContext context;
       context.set_deadline(DeadlineIn(kReleaseTime));
       wire::UnloadModelRequest request;
@@ -75,13 +76,13 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       wire::UnloadModelResponse response;
       stub_->UnloadModel(&context, request, &response);
     }
-    held_context_->TryCancel();
+    lease_context_->TryCancel();
     wire::LoadModelEvent event;
-    while (ReadNext(held_.get(), &event)) {
+    while (ReadNext(lease_reader_.get(), &event)) {
     }
-    held_->Finish();
-    held_.reset();
-    held_context_.reset();
+    lease_reader_->Finish();
+    lease_reader_.reset();
+    lease_context_.reset();
   }
 
   absl::StatusOr<std::string> UnloadModel(const std::string& model) override {
@@ -105,14 +106,14 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     return response;
   }
 
-  absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent told) override {
+  absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent on_event) override {
     grpc::ClientContext context;
     const auto call = Cancellable(&context);
     const auto reader = stub_->Generate(&context, request);
     wire::GenerateEvent event;
     bool wanted = true;
     while (ReadNext(reader.get(), &event)) {
-      if (wanted && !told(event)) {
+      if (wanted && !on_event(event)) {
         wanted = false;
         context.TryCancel();
       }
@@ -139,8 +140,8 @@ class CoordinatorClientImpl final : public CoordinatorClient {
   }
 
  private:
-  // `broke`: it had begun, and the connection broke.
-  absl::StatusOr<Loaded> LoadModelOnce(const wire::LoadModelRequest& request, LoadEvent told,
+  // Sets `broke` when the load had begun and the connection broke.
+  absl::StatusOr<Loaded> LoadModelOnce(const wire::LoadModelRequest& request, LoadEvent on_event,
                                        bool* broke) {
     auto context = std::make_unique<grpc::ClientContext>();
     auto call = Cancellable(context.get());
@@ -151,14 +152,14 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       began = true;
       MakePrintable(&event);
       if (!event.has_loaded()) {
-        told(event);
+        on_event(event);
         continue;
       }
       Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
       if (event.lease() != 0) {
         lease_ = event.lease();
-        held_context_ = std::move(context);
-        held_ = std::move(reader);
+        lease_context_ = std::move(context);
+        lease_reader_ = std::move(reader);
       } else {
         reader->Finish();
       }
@@ -167,11 +168,11 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     const grpc::Status ended = reader->Finish();
     *broke = began && IsOfConnection(ended);
     absl::Status status = Explain(ended);
-    if (status.ok()) return absl::InternalError("the load ended without a word");
+    if (status.ok()) return absl::InternalError("the load ended without a result");
     return status;
   }
 
-  // What gRPC says of a connection means nothing to people.
+  // gRPC's own messages about a connection mean nothing to people.
   static bool IsOfConnection(const grpc::Status& status) {
     return status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
   }
@@ -189,9 +190,9 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
   const std::string address_;
   const std::unique_ptr<wire::Coordinator::Stub> stub_;
-  uint64_t lease_ = 0;                                 // of held_
-  std::unique_ptr<grpc::ClientContext> held_context_;  // goes after held_
-  std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> held_;
+  uint64_t lease_ = 0;
+  std::unique_ptr<grpc::ClientContext> lease_context_;  // destroyed after lease_reader_
+  std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> lease_reader_;  // of the leased load
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

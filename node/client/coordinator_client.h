@@ -1,5 +1,5 @@
-// A person's or script's hand on the cluster's coordinator, through any of its nodes: the client of
-// the service wire.Coordinator. Calls block; one at a time, but for Cancel().
+// The command line's client of the service wire.Coordinator, through any node of the cluster. Calls
+// block; one at a time, but for Cancel().
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ class CoordinatorClient {
 
   virtual absl::StatusOr<wire::PlanExplained> PlanModel(const wire::PlanModelRequest& request,
                                                         Note note) = 0;
-  // `event` hears of everything but the loaded model, which is returned. With `hold` the model
-  // stays until Release() or the end of this client.
+  // `event` gets every event but the loaded model, which is returned. With `hold` the model stays
+  // loaded until Release() or the end of this client.
   using LoadEvent = absl::FunctionRef<void(const wire::LoadModelEvent& event)>;
   struct Loaded {
     wire::ModelStatus model;
@@ -32,17 +32,17 @@ class CoordinatorClient {
   };
   virtual absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request,
                                            LoadEvent event) = 0;
-  // Waits until the held model's memory is free, or somebody else holds it; not where another node
-  // coordinates by now.
+  // Gives the lease back. Waits until the model's memory is free, or another lease holds the model;
+  // does not wait where another node coordinates by now.
   virtual void Release() = 0;
   virtual absl::StatusOr<std::string> UnloadModel(const std::string& model) = 0;
   virtual absl::StatusOr<wire::ListModelsResponse> ListModels() = 0;
-  // False from `event` ends the text.
+  // `event` returns false to cancel the request.
   using OnGenerateEvent = absl::FunctionRef<bool(const wire::GenerateEvent& event)>;
   virtual absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent event) = 0;
   virtual absl::Status DrainNode(const wire::DrainNodeRequest& request, Note note) = 0;
 
-  // Any thread: the call under way and all later ones end with kCancelled; Release() does not.
+  // Any thread: the call in flight and all later ones end with kCancelled; Release() does not.
   virtual void Cancel() = 0;
 };
 

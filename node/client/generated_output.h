@@ -1,4 +1,4 @@
-// A text on stdout as it comes, character by character. One thread.
+// Writes generated output to stdout as it comes, character by character. One thread.
 #pragma once
 
 #include <string>
@@ -12,22 +12,22 @@ namespace strata {
 
 class GeneratedOutput {
  public:
-  // False: nobody reads it any more.
+  // False: stdout is not read any more.
   bool Write(absl::string_view piece) { return Put(utf8_.Add(piece)); }
-  // The line's end. As WriteToStdout(): some of the text could not be written.
+  // Ends the line. Errors of WriteToStdout(): some of the output could not be written.
   absl::Status Finish() {
     Put(utf8_.Flush() + "\n");
-    return written_;
+    return status_;
   }
 
  private:
   bool Put(const std::string& text) {
-    if (written_.ok()) written_ = WriteToStdout(text);
-    return written_.ok();
+    if (status_.ok()) status_ = WriteToStdout(text);
+    return status_.ok();
   }
 
   Utf8Stream utf8_;
-  absl::Status written_;
+  absl::Status status_;
 };
 
 }  // namespace strata

@@ -11,8 +11,8 @@
 namespace strata {
 namespace {
 
-// Something was lost and recovered meanwhile, or the machine is very slow.
-constexpr absl::Duration kPauseWorthSaying = absl::Seconds(2);
+// Longer pauses are reported: a stage was lost and recovered, or the machine is very slow.
+constexpr absl::Duration kReportedPause = absl::Seconds(2);
 
 double PerSecond(size_t count, int64_t us) {
   return us <= 0 ? 0.0 : static_cast<double>(count) * 1e6 / static_cast<double>(us);
@@ -58,7 +58,7 @@ std::string GenerationSummary(const GenerationReport& report) {
       absl::StrFormat("%s · %d prompt tokens, %d tokens · prompt %.1f tok/s · decode %.1f tok/s",
                       Nodes(report), report.prompt_tokens.size(), report.tokens.size(),
                       PerSecond(report.prompt_tokens.size(), report.prompt_us), DecodeRate(report));
-  if (report.longest_pause >= kPauseWorthSaying) {
+  if (report.longest_pause >= kReportedPause) {
     absl::StrAppendFormat(&summary, " · paused for %.1f s",
                           absl::ToDoubleSeconds(report.longest_pause));
   }
@@ -109,7 +109,7 @@ std::string GenerationJson(const GenerationReport& report) {
       {"longest_pause_ms", absl::ToDoubleMilliseconds(report.longest_pause)},
       {"prompt_tokens_per_second", PerSecond(report.prompt_tokens.size(), report.prompt_us)},
       {"decode_tokens_per_second", DecodeRate(report)}};
-  // A text may end inside a character.
+  // The output may end inside a character.
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -1,5 +1,5 @@
-// What `strata demo` and `strata run` say of a text that they wrote: one line for people, or JSON
-// for scripts. Pure.
+// The report of `strata demo` and `strata run` on a generation: one line for people, or JSON for
+// scripts. Pure.
 #pragma once
 
 #include <sys/types.h>
@@ -32,7 +32,7 @@ struct GenerationReport {
     std::string node;
     LayerRange layers;
     wire::StageInfo info;
-    pid_t node_pid = 0;  // 0: not of this machine
+    pid_t node_pid = 0;  // 0: the node is on another machine
     StageTotal prompt, decode;
   };
   Model model;
@@ -46,7 +46,7 @@ struct GenerationReport {
   int64_t decode_us = 0;         // from the first token to the last
   absl::Duration longest_pause;  // between two tokens
 
-  // The next token has come.
+  // Records the arrival of the next token.
   void OnToken(SteadyTime now) {
     if (last_token != SteadyTime::InfinitePast()) {
       longest_pause = std::max(longest_pause, now - last_token);
@@ -62,7 +62,7 @@ std::vector<std::string> StageLabels(const GenerationReport& report);
 
 // Nodes, tokens and tokens per second.
 std::string GenerationSummary(const GenerationReport& report);
-// With lines and their end.
+// Several lines, with the last newline.
 std::string GenerationJson(const GenerationReport& report);
 
 absl::string_view FinishName(FinishReason finish);

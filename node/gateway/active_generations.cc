@@ -13,15 +13,15 @@ ActiveGenerations::ActiveGenerations() {
 
 uint64_t ActiveGenerations::Open() {
   absl::MutexLock lock(mu_);
-  texts_.try_emplace(++last_);
+  requests_.try_emplace(++last_);
   return last_;
 }
 
-void ActiveGenerations::SetControl(uint64_t text, std::shared_ptr<GenerationHandle> control) {
+void ActiveGenerations::SetControl(uint64_t number, std::shared_ptr<GenerationHandle> control) {
   {
     absl::MutexLock lock(mu_);
-    const auto found = texts_.find(text);
-    if (found == texts_.end()) return;
+    const auto found = requests_.find(number);
+    if (found == requests_.end()) return;
     if (!found->second.finished) {
       found->second.control = std::move(control);
       return;
@@ -30,21 +30,21 @@ void ActiveGenerations::SetControl(uint64_t text, std::shared_ptr<GenerationHand
   control->Finish();
 }
 
-void ActiveGenerations::Finish(uint64_t text) {
+void ActiveGenerations::Finish(uint64_t number) {
   std::shared_ptr<GenerationHandle> control;
   {
     absl::MutexLock lock(mu_);
-    const auto found = texts_.find(text);
-    if (found == texts_.end()) return;
+    const auto found = requests_.find(number);
+    if (found == requests_.end()) return;
     found->second.finished = true;
     control = found->second.control;
   }
   if (control != nullptr) control->Finish();
 }
 
-void ActiveGenerations::Close(uint64_t text) {
+void ActiveGenerations::Close(uint64_t number) {
   absl::MutexLock lock(mu_);
-  texts_.erase(text);
+  requests_.erase(number);
 }
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// The texts that this node writes or passes on for callers of wire.Coordinator.Generate, by the
+// The requests that this node runs or forwards for callers of wire.Coordinator.Generate, by the
 // numbers by which wire.Coordinator.FinishGeneration names them. Thread-safe.
 #pragma once
 
@@ -16,23 +16,23 @@ class ActiveGenerations {
  public:
   ActiveGenerations();
 
-  // A text's number; never 0, and none that a node before this one gave out.
+  // Adds a request and returns its number; never 0, and none that a node before this one gave out.
   uint64_t Open();
-  // Once, and maybe after Finish(). Nothing where it is closed.
-  void SetControl(uint64_t text, std::shared_ptr<GenerationHandle> control);
-  // Finishes it, now or once it has its control; nothing where it is closed, or never was.
-  void Finish(uint64_t text);
-  void Close(uint64_t text);
+  // Once per request, and maybe after Finish(). No effect when the request is closed.
+  void SetControl(uint64_t number, std::shared_ptr<GenerationHandle> control);
+  // Finishes the request, now or once it has its control; no effect when it is closed or unknown.
+  void Finish(uint64_t number);
+  void Close(uint64_t number);
 
  private:
-  struct Text {
-    std::shared_ptr<GenerationHandle> control;  // shared with the text's source
+  struct Entry {
+    std::shared_ptr<GenerationHandle> control;  // shared with the request's source
     bool finished = false;
   };
 
   absl::Mutex mu_;
   uint64_t last_ ABSL_GUARDED_BY(mu_);
-  std::map<uint64_t, Text> texts_ ABSL_GUARDED_BY(mu_);  // at most one for each call
+  std::map<uint64_t, Entry> requests_ ABSL_GUARDED_BY(mu_);  // at most one for each call
 };
 
 }  // namespace strata

@@ -21,28 +21,28 @@ namespace strata {
 namespace {
 
 constexpr absl::Duration kListTime = absl::Seconds(5);
-// A text that cannot be finished by then is cancelled.
+// A request that cannot be finished in this time is cancelled.
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
 constexpr uint64_t kTickMs = 100;
 
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
-// Who passed the text on goes on with it elsewhere.
-absl::Status Stopping(const Gateway::GenerateOptions& text) {
-  return text.pass_on ? Stopping() : AsLeaderChanged(Stopping());
+// The node that forwarded the request resumes it elsewhere.
+absl::Status Stopping(const Gateway::GenerateOptions& options) {
+  return options.pass_on ? Stopping() : AsLeaderChanged(Stopping());
 }
 
 using Stub = wire::Coordinator::Stub;
 
-// The call of a text that another node writes, if one does. Thread-safe.
+// The call of a request that another node runs, if one does. Thread-safe.
 class RemoteGeneration final : public GenerationHandle,
                                public std::enable_shared_from_this<RemoteGeneration> {
  public:
   RemoteGeneration() { context_.AddMetadata(kForwardedKey, "1"); }
 
   grpc::ClientContext* context() { return &context_; }
-  // The other node has taken it, under this number; `stub` reaches that node.
+  // The other node has taken the request, under this number; `stub` reaches that node.
   void Started(std::shared_ptr<Stub> stub, uint64_t number) {
     absl::MutexLock lock(mu_);
     stub_ = std::move(stub);
@@ -50,14 +50,14 @@ class RemoteGeneration final : public GenerationHandle,
   }
 
   void Cancel() override { context_.TryCancel(); }
-  // What the other node says at its end still comes.
+  // The other node's end event still comes.
   void Finish() override {
     struct Call {
       grpc::ClientContext context;
       wire::FinishGenerationRequest request;
       wire::FinishGenerationResponse response;
     };
-    const auto call = std::make_shared<Call>();  // shared with its own end
+    const auto call = std::make_shared<Call>();  // shared with its own callback
     std::shared_ptr<Stub> stub;
     {
       absl::MutexLock lock(mu_);
@@ -93,53 +93,56 @@ absl::Status NoCoordinator(const std::string& why) {
       kRetrySoonMs);
 }
 
-// A text that is written here or elsewhere, by one source after the other.
+// A request that runs here or elsewhere, at one source after the other.
 class Gateway::Text final : public GenerationHandle {
  public:
   explicit Text(std::shared_ptr<GenerationSink> sink) : call_(std::move(sink)) {}
 
-  void Cancel() override { Say(&GenerationHandle::Cancel); }
-  void Finish() override { Say(&GenerationHandle::Finish); }
+  void Cancel() override { Stop(&GenerationHandle::Cancel); }
+  void Finish() override { Stop(&GenerationHandle::Finish); }
   bool wanted() const { return call_.wanted(); }
-  // While it has no source.
+  // REQUIRES: the request has no source.
   void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
 
-  // Takes the place of the source before, and hears what was said meanwhile.
+  // Replaces the source before, and passes on a stop that was called meanwhile.
   void SetSource(const std::shared_ptr<GenerationHandle>& source) {
-    Word said = nullptr;
+    StopMethod stop = nullptr;
     {
       absl::MutexLock lock(mu_);
       source_ = source;
-      said = said_;
+      stop = stop_;
     }
-    if (said != nullptr) (source.get()->*said)();
+    if (stop != nullptr) (source.get()->*stop)();
   }
 
  private:
-  using Word = void (GenerationHandle::*)();
+  using StopMethod = void (GenerationHandle::*)();
 
-  void Say(Word word) {
-    (call_.*word)();
+  void Stop(StopMethod stop) {
+    (call_.*stop)();
     std::shared_ptr<GenerationHandle> source;
     {
       absl::MutexLock lock(mu_);
-      if (said_ == nullptr) said_ = word;
+      if (stop_ == nullptr) stop_ = stop;
       source = source_;
     }
-    if (source != nullptr) (source.get()->*word)();
+    if (source != nullptr) (source.get()->*stop)();
   }
 
   GenerationCall call_;
   absl::Mutex mu_;
-  Word said_ ABSL_GUARDED_BY(mu_) = nullptr;                       // first
-  std::shared_ptr<GenerationHandle> source_ ABSL_GUARDED_BY(mu_);  // shared with who runs it
+  StopMethod stop_ ABSL_GUARDED_BY(mu_) = nullptr;                 // the first one called
+  std::shared_ptr<GenerationHandle> source_ ABSL_GUARDED_BY(mu_);  // shared with its runner
 };
 
-// Hears what this node writes.
+// Listens to a request that runs on this node.
 class Gateway::Local final : public GenerationSink {
  public:
-  Local(Gateway* gateway, PendingRequest asked)
-      : gateway_(gateway), gate_(gateway->gate_), asked_(std::move(asked)), to_(asked_.sink) {}
+  Local(Gateway* gateway, PendingRequest pending)
+      : gateway_(gateway),
+        gate_(gateway->gate_),
+        pending_(std::move(pending)),
+        to_(pending_.sink) {}
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
     started_ = true;
@@ -147,15 +150,16 @@ class Gateway::Local final : public GenerationSink {
   }
   void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
-    PendingRequest asked = std::move(asked_);  // and lets go of the text, which holds this
-    asked.started = started_;
+    // Drops the reference on the generation, which holds this.
+    PendingRequest pending = std::move(pending_);
+    pending.started = started_;
     const RetryDecision next = DecideRetry({.status = status,
                                             .started = started_,
-                                            .resumed = asked.resumed,
-                                            .wanted = asked.text->wanted()});
-    // Who passed it on goes on with it elsewhere.
-    if (next != RetryDecision::kFinish && asked.options.pass_on && gate_->TryEnter()) {
-      gateway_->GoOn(std::move(asked), next, status);
+                                            .resumed = pending.resumed,
+                                            .wanted = pending.generation->wanted()});
+    // A forwarded request is resumed by the node that forwarded it.
+    if (next != RetryDecision::kFinish && pending.options.pass_on && gate_->TryEnter()) {
+      gateway_->Retry(std::move(pending), next, status);
       gate_->Leave();
     } else {
       to_->OnEnd(std::move(status), reason, usage);
@@ -165,22 +169,25 @@ class Gateway::Local final : public GenerationSink {
  private:
   Gateway* const gateway_;                    // only inside the gate
   const std::shared_ptr<CallbackGate> gate_;  // shared with the gateway
-  PendingRequest asked_;
-  const std::shared_ptr<ResumableGeneration> to_;  // shared with who asked
+  PendingRequest pending_;
+  const std::shared_ptr<ResumableGeneration> to_;  // shared with the caller
   bool started_ = false;
 };
 
-// Reads what another node writes. Its own, until the call's end.
+// Reads the events of a request that runs on another node. Deletes itself at the call's end.
 class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent> {
  public:
-  Reader(Gateway* gateway, PendingRequest asked, std::shared_ptr<Stub> stub)
-      : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink), stub_(std::move(stub)) {
+  Reader(Gateway* gateway, PendingRequest pending, std::shared_ptr<Stub> stub)
+      : gateway_(gateway),
+        pending_(std::move(pending)),
+        to_(pending_.sink),
+        stub_(std::move(stub)) {
     gateway_->gate_->Enter();
-    asked_.text->SetSource(text_);
+    pending_.generation->SetSource(remote_);
   }
 
   void Start() {
-    stub_->async()->Generate(text_->context(), &asked_.request, this);
+    stub_->async()->Generate(remote_->context(), &pending_.request, this);
     StartRead(&event_);
     StartCall();
   }
@@ -192,7 +199,7 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
       case wire::GenerateEvent::kStarted: {
         const auto& prompt = event_.started().prompt();
         started_ = true;
-        text_->Started(stub_, event_.started().text());
+        remote_->Started(stub_, event_.started().text());
         to_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
@@ -200,7 +207,7 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
         to_->OnToken(event_.token());
         break;
       case wire::GenerateEvent::kEnded:
-        ended_ = EndedFromWire(event_.ended());
+        result_ = EndedFromWire(event_.ended());
         break;
       default:
         break;
@@ -210,17 +217,17 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
   }
   void OnDone(const grpc::Status& status) override {
     Gateway* const gateway = gateway_;
-    const absl::Status said = TextStatusFromGrpc(status);
-    const RetryDecision next = DecideRetry({.status = said,
+    const absl::Status plain = TextStatusFromGrpc(status);
+    const RetryDecision next = DecideRetry({.status = plain,
                                             .said_by_source = SaidByPeer(status),
                                             .started = started_,
-                                            .resumed = asked_.resumed,
-                                            .wanted = asked_.text->wanted()});
+                                            .resumed = pending_.resumed,
+                                            .wanted = pending_.generation->wanted()});
     if (next == RetryDecision::kFinish) {
-      to_->OnEnd(said, ended_.reason, ended_.usage);
+      to_->OnEnd(plain, result_.reason, result_.usage);
     } else {
-      asked_.started = started_;
-      gateway->GoOn(std::move(asked_), next, said);
+      pending_.started = started_;
+      gateway->Retry(std::move(pending_), next, plain);
     }
     const std::shared_ptr<CallbackGate> gate = gateway->gate_;
     delete this;
@@ -228,14 +235,14 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
   }
 
   Gateway* const gateway_;
-  PendingRequest asked_;
-  const std::shared_ptr<ResumableGeneration> to_;  // shared with who asked
-  const std::shared_ptr<Stub> stub_;               // shared with calls about the text
-  const std::shared_ptr<RemoteGeneration> text_ =
-      std::make_shared<RemoteGeneration>();  // with the text
+  PendingRequest pending_;
+  const std::shared_ptr<ResumableGeneration> to_;  // shared with the caller
+  const std::shared_ptr<Stub> stub_;               // shared with calls about the request
+  const std::shared_ptr<RemoteGeneration> remote_ =
+      std::make_shared<RemoteGeneration>();  // shared with the routed generation
   bool started_ = false;
   wire::GenerateEvent event_;
-  EndedGeneration ended_;
+  GenerationResult result_;
 };
 
 Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
@@ -255,11 +262,11 @@ void Gateway::Stop() {
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
-    left.swap(asked_);
-    for (PendingRequest& asked : requests_waiting_) left.push_back(std::move(asked));
+    left.swap(incoming_);
+    for (PendingRequest& pending : requests_waiting_) left.push_back(std::move(pending));
     requests_waiting_.clear();
   }
-  for (const PendingRequest& asked : left) asked.text->Refuse(Stopping(asked.options));
+  for (const PendingRequest& pending : left) pending.generation->Refuse(Stopping(pending.options));
 }
 
 bool Gateway::stopping() {
@@ -280,137 +287,140 @@ std::shared_ptr<GenerationHandle> Gateway::Generate(const wire::GenerateRequest&
                                                     std::shared_ptr<GenerationSink> sink,
                                                     GenerateOptions options) {
   auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
-  auto text = std::make_shared<Text>(resumable);  // shared with who asked
+  auto generation = std::make_shared<Text>(resumable);  // shared with the caller
   {
     absl::MutexLock lock(mu_);
     if (!stopping_) {
-      asked_.push_back({.text = text,
-                        .request = request,
-                        .sink = std::move(resumable),
-                        .options = options,
-                        .until = SteadyTime::Now() + options_.begin_time,
-                        .last = absl::OkStatus()});
-      // One turn of the loop is enough for all who come until then.
-      if (asked_.size() == 1) loop_->Post([this] { Pump(); });
-      return text;
+      incoming_.push_back({.generation = generation,
+                           .request = request,
+                           .sink = std::move(resumable),
+                           .options = options,
+                           .until = SteadyTime::Now() + options_.begin_time,
+                           .last = absl::OkStatus()});
+      // One turn of the loop dispatches all requests that come until then.
+      if (incoming_.size() == 1) loop_->Post([this] { Pump(); });
+      return generation;
     }
   }
-  text->Refuse(Stopping(options));
-  return text;
+  generation->Refuse(Stopping(options));
+  return generation;
 }
 
 void Gateway::Pump() {
-  std::vector<PendingRequest> asked;
+  std::vector<PendingRequest> incoming;
   {
     absl::MutexLock lock(mu_);
-    asked.swap(asked_);
+    incoming.swap(incoming_);
   }
-  for (PendingRequest& one : asked) Begin(std::move(one));
+  for (PendingRequest& pending : incoming) Begin(std::move(pending));
 }
 
-void Gateway::Begin(PendingRequest asked) {
+void Gateway::Begin(PendingRequest pending) {
   const ClusterView& view = cluster_->view();
-  asked.begun = SteadyTime::Now();
+  pending.begun = SteadyTime::Now();
   if (view.is_coordinator) {
-    const bool may_come = asked.resumed || coordinator_->MayReload();
+    const bool may_load = pending.resumed || coordinator_->MayReload();
     const absl::Status answers =
-        may_come ? coordinator_->Answers(asked.request.model()) : absl::OkStatus();
-    const bool is_unknown = absl::IsNotFound(answers) && !asked.resumed;
+        may_load ? coordinator_->Answers(pending.request.model()) : absl::OkStatus();
+    const bool is_unknown = absl::IsNotFound(answers) && !pending.resumed;
     if (!answers.ok() && !is_unknown) {
-      asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
-      Wait(std::move(asked));
+      pending.last = pending.resumed ? answers : Coordinator::LoadingAgain();
+      Wait(std::move(pending));
     } else {
-      const wire::GenerateRequest request = asked.request;
-      const std::shared_ptr<Text> text = asked.text;  // shared with who asked
+      const wire::GenerateRequest request = pending.request;
+      // Shared with the caller.
+      const std::shared_ptr<Text> generation = pending.generation;
       const auto call =
-          std::make_shared<GenerationCall>(std::make_shared<Local>(this, std::move(asked)));
-      text->SetSource(call);
+          std::make_shared<GenerationCall>(std::make_shared<Local>(this, std::move(pending)));
+      generation->SetSource(call);
       coordinator_->Generate(request, call);
     }
     return;
   }
-  if (!asked.options.pass_on && !view.coordinator.is_nobody()) {
-    asked.text->Refuse(AsLeaderChanged(absl::UnavailableError("another node coordinates")));
+  if (!pending.options.pass_on && !view.coordinator.is_nobody()) {
+    pending.generation->Refuse(AsLeaderChanged(absl::UnavailableError("another node coordinates")));
     return;
   }
   const std::string address =
       view.coordinator.is_nobody() ? "" : cluster_->AddressOf(view.coordinator);
   if (address.empty()) {
-    if (view.refused) asked.last = NoCoordinator(cluster_->WhyRefused());
-    Wait(std::move(asked));
+    if (view.refused) pending.last = NoCoordinator(cluster_->WhyRefused());
+    Wait(std::move(pending));
   } else {
-    (new Reader(this, std::move(asked), StubAt(address)))->Start();
+    (new Reader(this, std::move(pending), StubAt(address)))->Start();
   }
 }
 
-void Gateway::GoOn(PendingRequest asked, RetryDecision how, const absl::Status& said) {
-  const absl::Duration had = SteadyTime::Now() - asked.begun;
-  if (had > kGatewayConnectTime) asked.until += had;
-  // Who took it and had not begun with it would say the same at once.
-  const bool was_idle = how == RetryDecision::kRetry ||
-                        (how == RetryDecision::kResume && IsLeaderChanged(said) && !asked.started);
-  if (was_idle) asked.not_before = SteadyTime::Now() + kGatewayResumePause;
-  if (how == RetryDecision::kResume) return Resume(std::move(asked));
-  if (how == RetryDecision::kRetry) asked.last = said;
-  Wait(std::move(asked));
+void Gateway::Retry(PendingRequest pending, RetryDecision decision, const absl::Status& status) {
+  const absl::Duration run_time = SteadyTime::Now() - pending.begun;
+  if (run_time > kGatewayConnectTime) pending.until += run_time;
+  // A source that took the request and had not begun it would return the same status at once.
+  const bool was_idle =
+      decision == RetryDecision::kRetry ||
+      (decision == RetryDecision::kResume && IsLeaderChanged(status) && !pending.started);
+  if (was_idle) pending.not_before = SteadyTime::Now() + kGatewayResumePause;
+  if (decision == RetryDecision::kResume) return Resume(std::move(pending));
+  if (decision == RetryDecision::kRetry) pending.last = status;
+  Wait(std::move(pending));
 }
 
-void Gateway::Resume(PendingRequest asked) {
-  LOG_EVERY_N_SEC(WARNING, 1) << "the node that coordinated does no more; texts go on when another "
-                                 "one has their models";
-  if (asked.sink->started()) asked.request = asked.sink->Rest();
-  // Each source that begins with it gives it as much time again.
-  if (!asked.resumed || asked.started) asked.until = SteadyTime::Now() + options_.resume_time;
-  asked.resumed = true;
-  asked.started = false;
-  asked.last = absl::OkStatus();
-  Wait(std::move(asked));
+void Gateway::Resume(PendingRequest pending) {
+  LOG_EVERY_N_SEC(WARNING, 1) << "the coordinator has gone; requests resume when another node "
+                                 "coordinates and has loaded their models";
+  if (pending.sink->started()) pending.request = pending.sink->Rest();
+  // Each source that starts the request renews its time to wait.
+  if (!pending.resumed || pending.started) pending.until = SteadyTime::Now() + options_.resume_time;
+  pending.resumed = true;
+  pending.started = false;
+  pending.last = absl::OkStatus();
+  Wait(std::move(pending));
 }
 
-void Gateway::Wait(PendingRequest asked) {
-  absl::Status why = asked.last.ok() ? NoCoordinator() : asked.last;
-  if (!asked.text->wanted()) {
-    why = absl::CancelledError("nobody wants the text any more");
-  } else if (SteadyTime::Now() < asked.until) {
+void Gateway::Wait(PendingRequest pending) {
+  absl::Status why = pending.last.ok() ? NoCoordinator() : pending.last;
+  if (!pending.generation->wanted()) {
+    why = absl::CancelledError("the request was cancelled");
+  } else if (SteadyTime::Now() < pending.until) {
     absl::MutexLock lock(mu_);
     if (stopping_) {
-      why = Stopping(asked.options);
+      why = Stopping(pending.options);
     } else if (requests_waiting_.size() < kRequestsWaitingMax) {
-      requests_waiting_.push_back(std::move(asked));
+      requests_waiting_.push_back(std::move(pending));
       if (requests_waiting_.size() > 1) return;
       loop_->Post([this] { tick_ = loop_->StartTimer({.delay_ms = kTickMs}, [this] { Tick(); }); });
       return;
     }
   }
-  asked.text->Refuse(std::move(why));
+  pending.generation->Refuse(std::move(why));
 }
 
 void Gateway::Tick() {
-  std::vector<PendingRequest> asked;
+  std::vector<PendingRequest> waiting;
   {
     absl::MutexLock lock(mu_);
-    asked.swap(requests_waiting_);
+    waiting.swap(requests_waiting_);
   }
   const SteadyTime now = SteadyTime::Now();
-  for (PendingRequest& one : asked) {
-    if (now < one.not_before) {
-      Wait(std::move(one));
+  for (PendingRequest& pending : waiting) {
+    if (now < pending.not_before) {
+      Wait(std::move(pending));
     } else {
-      Begin(std::move(one));  // or it waits on
+      Begin(std::move(pending));  // which may enqueue it again
     }
   }
 }
 
 void Gateway::ListModels(absl::Duration age_max, OnModels done) {
-  absl::StatusOr<Models> now = absl::ResourceExhaustedError("too many ask for the models at once");
+  absl::StatusOr<Models> now =
+      absl::ResourceExhaustedError("too many calls for the list of models at once");
   {
     absl::MutexLock lock(mu_);
     if (stopping_) {
       now = Stopping();
     } else if (models_ != nullptr && SteadyTime::Now() - models_at_ <= age_max) {
       now = models_;
-    } else if (waiting_.size() < kModelsWaitingMax) {
-      waiting_.push_back(std::move(done));
+    } else if (models_waiting_.size() < kModelsWaitingMax) {
+      models_waiting_.push_back(std::move(done));
       return;
     }
   }
@@ -419,38 +429,39 @@ void Gateway::ListModels(absl::Duration age_max, OnModels done) {
 
 void Gateway::RefreshModelList() {
   NameThread("model list");
-  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return stopping_ || !waiting_.empty();
+  const auto is_due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !models_waiting_.empty();
   };
   while (true) {
-    std::vector<OnModels> asked;
+    std::vector<OnModels> callbacks;
     bool stopping = false;
     {
       absl::MutexLock lock(mu_);
-      mu_.Await(absl::Condition(&wanted));
-      asked.swap(waiting_);
+      mu_.Await(absl::Condition(&is_due));
+      callbacks.swap(models_waiting_);
       stopping = stopping_;
     }
     absl::StatusOr<Models> models = Stopping();
     const SteadyTime at = SteadyTime::Now();
-    if (!stopping) models = Fetch();
+    if (!stopping) models = FetchModels();
     if (models.ok()) {
       absl::MutexLock lock(mu_);
       models_ = *models;
       models_at_ = at;
     }
-    for (OnModels& done : asked) std::move(done)(models);
+    for (OnModels& done : callbacks) std::move(done)(models);
     if (stopping) return;
   }
 }
 
-absl::StatusOr<Gateway::Models> Gateway::Fetch() {
+absl::StatusOr<Gateway::Models> Gateway::FetchModels() {
   const SteadyTime until = SteadyTime::Now() + options_.leadership_time;
   const auto stop = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
   while (true) {
-    absl::StatusOr<Models> models = FetchOnce();
+    absl::StatusOr<Models> models = FetchModelsOnce();
     if (!absl::IsUnavailable(models.status()) || SteadyTime::Now() >= until) return models;
-    // One that has just lost its coordinator may have another soon; one that coordinates knows why.
+    // A node that has just lost its coordinator may have another soon; a node that coordinates
+    // knows why the call failed.
     if (!IsLeaderChanged(models.status()) && coordinator_->leadership().mine) return models;
     absl::MutexLock lock(mu_);
     if (mu_.AwaitWithTimeout(absl::Condition(&stop), absl::Milliseconds(kTickMs))) {
@@ -459,9 +470,9 @@ absl::StatusOr<Gateway::Models> Gateway::Fetch() {
   }
 }
 
-absl::StatusOr<Gateway::Models> Gateway::FetchOnce() {
+absl::StatusOr<Gateway::Models> Gateway::FetchModelsOnce() {
   const Coordinator::Leadership leadership = coordinator_->leadership();
-  auto list = std::make_shared<ModelList>();  // shared by all who asked
+  auto list = std::make_shared<ModelList>();  // shared by all callers
   if (leadership.mine) {
     auto models = coordinator_->Models();
     if (!models.ok()) return models.status();

@@ -1,7 +1,7 @@
-// How what clients speak (node/api/openai/openai_api.h, the gRPC service) reaches the cluster from
-// this node: through the coordinator where it is here, else over gRPC to the node that has it.
+// Carries clients' calls (node/api/openai/openai_api.h, the gRPC service) from this node to the
+// cluster: to the coordinator where it is on this node, else over gRPC to the node that has it.
 //
-// Thread-safe. A thread of its own asks for the list of models, so that who needs it never waits.
+// Thread-safe. A thread of its own fetches the list of models, so that ListModels() never blocks.
 #pragma once
 
 #include <memory>
@@ -24,69 +24,69 @@
 
 namespace strata {
 
-// Who may wait for one list of models.
+// Callers that may wait for one list of models.
 inline constexpr size_t kModelsWaitingMax = 2048;
-// Texts that may wait for a node to coordinate.
+// Requests that may wait for a node to coordinate.
 inline constexpr size_t kRequestsWaitingMax = 1024;
-// Before the same node is asked for the rest of a text again.
+// Back-off before the same node is asked for the rest of a request again.
 inline constexpr absl::Duration kGatewayResumePause = absl::Milliseconds(500);
-// A call that ends within it may never have reached its node.
+// A call that ends within this time may never have reached its node.
 inline constexpr absl::Duration kGatewayConnectTime = absl::Seconds(2);
 
-// Where texts come from.
+// Runs requests.
 class GenerationSource {
  public:
   struct GenerateOptions {
-    // To the node that coordinates. False: who asks does so; where another one coordinates, the
-    // text ends with kUnavailable and AsLeaderChanged().
+    // Forward the request to the node that coordinates. False: the caller does; where another node
+    // coordinates, the request ends with kUnavailable and AsLeaderChanged().
     bool pass_on = true;
   };
   virtual ~GenerationSource() = default;
-  // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its
+  // Starts a request; never blocks. Its output and its end go to `sink`, which is kept until its
   // OnEnd().
   virtual std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
                                                      std::shared_ptr<GenerationSink> sink,
                                                      GenerateOptions options) = 0;
 };
 
-// What is asked while no node coordinates is answered so: kUnavailable, with when to try again.
-// `why`: a sentence without a dot; empty: it is not known.
+// The status of calls made while no node coordinates: kUnavailable, with when to try again.
+// `why`: a sentence without a dot; empty: the reason is not known.
 absl::Status NoCoordinator(const std::string& why = "");
 
 class Gateway final : public GenerationSource {
  public:
   struct Options {
-    // How long who asks for the models waits while no node coordinates.
+    // How long a call for the models waits while no node coordinates.
     absl::Duration leadership_time = absl::Seconds(5);
-    // How long a text waits that has not begun; on a network that loses packets nodes take long to
-    // agree on who coordinates.
+    // How long a request waits that has not begun; on a network that loses packets nodes take long
+    // to agree on a coordinator.
     absl::Duration begin_time = absl::Seconds(15);
-    // How long a text that had begun waits for another node to go on with it: one that coordinates,
+    // How long a request that had begun waits for another node to resume it: one that coordinates
     // and has loaded the model.
     absl::Duration resume_time = absl::Seconds(60);
   };
   // All outlive it.
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
-  // After the loop has run. Blocks for an answer under way, a few seconds at most, and for texts of
-  // other nodes, which have been cancelled.
+  // REQUIRES: the loop has stopped. Blocks for a response in flight, a few seconds at most, and for
+  // requests that run on other nodes, which have been cancelled.
   ~Gateway() override;
 
-  // Whoever waits gets kUnavailable, and who comes from now on. Any thread; any number of times.
+  // Fails all waiting and future calls with kUnavailable. Any thread; any number of times.
   void Stop();
 
   // Ends with the errors of Coordinator::Generate(); kUnavailable: no node coordinates
-  // (RetryAfterMs), also after a while in which one might have taken over. A text goes on where the
-  // node that coordinated has gone and another one takes over.
+  // (RetryAfterMs), nor took over within the time to wait. A request is resumed when the node that
+  // coordinated has gone and another one takes over.
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
                                              std::shared_ptr<GenerationSink> sink,
                                              GenerateOptions options) override;
 
   using ModelList = std::vector<wire::ModelStatus>;
-  using Models = std::shared_ptr<const ModelList>;  // shared by all who asked
+  using Models = std::shared_ptr<const ModelList>;  // shared by all callers
   using OnModels = absl::AnyInvocable<void(const absl::StatusOr<Models>&) &&>;
   // The cluster's models, as of at most `age_max` ago. Never blocks; `done` is called on this
   // thread or the gateway's. kUnavailable: no coordinator answers; kResourceExhausted: too many
-  // wait.
+  // calls wait.
   void ListModels(absl::Duration age_max, OnModels done);
 
   std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
@@ -96,28 +96,28 @@ class Gateway final : public GenerationSource {
   class Local;
   class Text;
   struct PendingRequest {
-    std::shared_ptr<Text> text;  // shared with who asked
+    std::shared_ptr<Text> generation;  // shared with the caller
     wire::GenerateRequest request;
-    std::shared_ptr<ResumableGeneration> sink;  // shared with the text's source
+    std::shared_ptr<ResumableGeneration> sink;  // shared with the request's source
     GenerateOptions options;
-    SteadyTime until;  // so long it may wait, without the time that a node had it
-    SteadyTime begun;  // at the source that it had last
+    SteadyTime until;  // deadline of the wait, extended by the time that a node had the request
+    SteadyTime begun;  // at the last source
     bool resumed = false;
-    bool started = false;  // at the source that it had last
-    absl::Status last;     // what the last one that was asked said, if it may say something else
+    bool started = false;  // at the last source
+    absl::Status last;     // status of the last source, where a retry may end otherwise
     SteadyTime not_before = SteadyTime::InfinitePast();
   };
 
-  void Begin(PendingRequest asked);  // loop
-  // Its source has ended, but the text has not; `said`: why. Any thread.
-  void GoOn(PendingRequest asked, RetryDecision how, const absl::Status& said);
-  // Its source has gone in the middle.
-  void Resume(PendingRequest asked);
-  void Wait(PendingRequest asked);  // any thread
-  void Pump();                      // loop
-  void Tick();                      // loop
-  absl::StatusOr<Models> Fetch();
-  absl::StatusOr<Models> FetchOnce();
+  void Begin(PendingRequest pending);  // loop
+  // The source has ended with `status`, but the request has not. Any thread.
+  void Retry(PendingRequest pending, RetryDecision decision, const absl::Status& status);
+  // The source has gone in the middle.
+  void Resume(PendingRequest pending);
+  void Wait(PendingRequest pending);  // any thread
+  void Pump();                        // loop
+  void Tick();                        // loop
+  absl::StatusOr<Models> FetchModels();
+  absl::StatusOr<Models> FetchModelsOnce();
   void RefreshModelList();
   bool stopping();
 
@@ -128,7 +128,7 @@ class Gateway final : public GenerationSource {
   const std::shared_ptr<CallbackGate> gate_ =
       std::make_shared<CallbackGate>();  // shared with Readers and Locals
 
-  std::unique_ptr<EventLoop::Handle> tick_;  // loop; while texts wait
+  std::unique_ptr<EventLoop::Handle> tick_;  // loop; while requests wait
 
   absl::Mutex mu_;
   std::string channel_address_ ABSL_GUARDED_BY(mu_);
@@ -136,8 +136,8 @@ class Gateway final : public GenerationSource {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Models models_ ABSL_GUARDED_BY(mu_);
   SteadyTime models_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
-  std::vector<OnModels> waiting_ ABSL_GUARDED_BY(mu_);
-  std::vector<PendingRequest> asked_ ABSL_GUARDED_BY(mu_);  // until the loop's next turn
+  std::vector<OnModels> models_waiting_ ABSL_GUARDED_BY(mu_);
+  std::vector<PendingRequest> incoming_ ABSL_GUARDED_BY(mu_);  // until the loop's next turn
   std::vector<PendingRequest> requests_waiting_
       ABSL_GUARDED_BY(mu_);  // at most kRequestsWaitingMax
 

@@ -6,7 +6,7 @@
 
 namespace strata {
 
-// The stream's ear; the stream stays until OnEnd().
+// The stream's listener; the stream stays until OnEnd().
 class GenerateReactor::Sink final : public GenerationSink {
  public:
   explicit Sink(GenerateReactor* stream) : stream_(stream) {}
@@ -30,14 +30,14 @@ class GenerateReactor::Sink final : public GenerationSink {
   GenerateReactor* const stream_;
 };
 
-GenerateReactor::GenerateReactor(std::shared_ptr<ActiveGenerations> texts)
-    : texts_(std::move(texts)), number_(texts_->Open()), sink_(std::make_shared<Sink>(this)) {}
+GenerateReactor::GenerateReactor(std::shared_ptr<ActiveGenerations> active)
+    : active_(std::move(active)), number_(active_->Open()), sink_(std::make_shared<Sink>(this)) {}
 
 GenerateReactor::~GenerateReactor() = default;
 
 void GenerateReactor::SetControl(std::shared_ptr<GenerationHandle> control) {
   control_ = control;
-  texts_->SetControl(number_, std::move(control));
+  active_->SetControl(number_, std::move(control));
 }
 
 void GenerateReactor::Put(wire::GenerateEvent event) {
@@ -47,7 +47,7 @@ void GenerateReactor::Put(wire::GenerateEvent event) {
 }
 
 void GenerateReactor::End(const absl::Status& status) {
-  texts_->Close(number_);
+  active_->Close(number_);
   {
     absl::MutexLock lock(mu_);
     ended_ = true;
@@ -68,7 +68,7 @@ void GenerateReactor::WriteNext() {
     finished_ = true;
     Finish(TextStatusToGrpc(gone_ ? absl::CancelledError("the caller has gone") : status_));
   } else {
-    events_.clear();  // nobody reads them
+    events_.clear();  // they are not read
   }
 }
 
@@ -84,7 +84,7 @@ void GenerateReactor::OnCancel() {
     absl::MutexLock lock(mu_);
     gone_ = true;
   }
-  control_->Cancel();  // the end of the text ends the call
+  control_->Cancel();  // the end of the request ends the call
 }
 
 void GenerateReactor::OnDone() { Unref(); }

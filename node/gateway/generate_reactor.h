@@ -1,4 +1,4 @@
-// A text as a call of wire.Coordinator.Generate: what its source says is written to the caller.
+// A request as a call of wire.Coordinator.Generate: writes the events of its source to the caller.
 // Nothing here blocks; gRPC's threads.
 #pragma once
 
@@ -16,18 +16,18 @@
 
 namespace strata {
 
-// Lives until both the text and the call have ended.
+// Lives until both the request and the call have ended.
 class GenerateReactor final : public grpc::ServerWriteReactor<wire::GenerateEvent> {
  public:
-  // Among `texts` until the text has ended.
-  explicit GenerateReactor(std::shared_ptr<ActiveGenerations> texts);
+  // In `active` until the request has ended.
+  explicit GenerateReactor(std::shared_ptr<ActiveGenerations> active);
 
-  // Who hears of the text. To be given to exactly one source.
+  // The listener to the request. REQUIRES: is given to exactly one source.
   const std::shared_ptr<GenerationSink>& sink() const { return sink_; }
-  // When the caller goes, the text is cancelled; FinishGeneration finishes it. Once, before the
-  // stream is given to gRPC.
+  // Cancels the request when the caller goes; FinishGeneration finishes it. REQUIRES: called once,
+  // before the stream is given to gRPC.
   void SetControl(std::shared_ptr<GenerationHandle> control);
-  // Let go of when the stream goes. Before it is given to gRPC.
+  // Holds `place` until the stream ends. REQUIRES: the stream is not given to gRPC yet.
   void Keep(std::shared_ptr<void> place) { place_ = std::move(place); }
 
  private:
@@ -39,25 +39,25 @@ class GenerateReactor final : public grpc::ServerWriteReactor<wire::GenerateEven
   void OnDone() override;
 
   void Put(wire::GenerateEvent event);
-  void End(const absl::Status& status);  // the source's last word
+  void End(const absl::Status& status);  // the source's last event
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Unref();
 
-  const std::shared_ptr<ActiveGenerations> texts_;  // shared by all streams
+  const std::shared_ptr<ActiveGenerations> active_;  // shared by all streams
   const uint64_t number_;
-  const std::shared_ptr<GenerationSink> sink_;  // shared with the text's source
-  std::shared_ptr<GenerationHandle> control_;   // shared with the text's source
-  std::shared_ptr<void> place_;                 // shared with nobody
+  const std::shared_ptr<GenerationSink> sink_;  // shared with the request's source
+  std::shared_ptr<GenerationHandle> control_;   // shared with the request's source
+  std::shared_ptr<void> place_;                 // not shared
 
   absl::Mutex mu_;
   int refs_ ABSL_GUARDED_BY(mu_) = 2;  // the source's, until End(); the call's, until OnDone()
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool gone_ ABSL_GUARDED_BY(mu_) = false;      // nobody reads any more
+  bool gone_ ABSL_GUARDED_BY(mu_) = false;      // the caller reads no more
   bool ended_ ABSL_GUARDED_BY(mu_) = false;     // no more events come
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // gRPC has been told
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish() of gRPC was called
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   wire::GenerateEvent event_ ABSL_GUARDED_BY(mu_);  // being written
-  // At most one for each token of a text: a caller that reads slowly delays nobody else.
+  // At most one for each token of a request: a caller that reads slowly delays no other.
   std::deque<wire::GenerateEvent> events_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -14,7 +14,7 @@
 namespace strata {
 namespace {
 
-// Of what our statuses carry.
+// Of our statuses' payloads.
 constexpr absl::string_view kPayloadPrefix = "strata/";
 // gRPC sends it in the trailers, beside the message.
 constexpr size_t kDetailsBytesMax = 1024;
@@ -87,17 +87,17 @@ wire::GenerateEvent EndedToWire(FinishReason reason, const GenerationUsage& usag
   return event;
 }
 
-EndedGeneration EndedFromWire(const wire::GenerationEnded& ended) {
-  EndedGeneration text;
-  text.reason = ReasonFromWire(ended.reason());
-  text.usage.cached_tokens = ended.cached_tokens();
-  text.usage.queued_us = ended.queued_us();
-  text.usage.prompt_us = ended.prompt_us();
-  text.usage.decode_us = ended.decode_us();
-  if (ended.has_end_token()) text.usage.end_token = ended.end_token();
-  text.usage.prompt_stages = TotalsFromWire(ended.prompt_stages());
-  text.usage.decode_stages = TotalsFromWire(ended.decode_stages());
-  return text;
+GenerationResult EndedFromWire(const wire::GenerationEnded& ended) {
+  GenerationResult result;
+  result.reason = ReasonFromWire(ended.reason());
+  result.usage.cached_tokens = ended.cached_tokens();
+  result.usage.queued_us = ended.queued_us();
+  result.usage.prompt_us = ended.prompt_us();
+  result.usage.decode_us = ended.decode_us();
+  if (ended.has_end_token()) result.usage.end_token = ended.end_token();
+  result.usage.prompt_stages = TotalsFromWire(ended.prompt_stages());
+  result.usage.decode_stages = TotalsFromWire(ended.decode_stages());
+  return result;
 }
 
 grpc::Status TextStatusToGrpc(const absl::Status& status) {
@@ -118,9 +118,9 @@ absl::Status TextStatusFromGrpc(const grpc::Status& status) {
   if (plain.ok()) return plain;
   if (IsUnreadable(status)) return plain;
   if (!SaidByPeer(status)) {
-    if (absl::IsCancelled(plain)) return absl::CancelledError("the text was cancelled");
-    LOG(INFO) << "the node that coordinates: " << plain.message();
-    return absl::UnavailableError("the node that coordinates does not answer; try again");
+    if (absl::IsCancelled(plain)) return absl::CancelledError("the request was cancelled");
+    LOG(INFO) << "the coordinator does not answer: " << plain.message();
+    return absl::UnavailableError("the coordinator does not answer; try again");
   }
   const std::string& details = status.error_details();
   for (absl::string_view line : absl::StrSplit(details, '\n')) {
@@ -128,9 +128,9 @@ absl::Status TextStatusFromGrpc(const grpc::Status& status) {
         absl::StrSplit(line, absl::MaxSplits('=', 1));
     std::string value;
     if (parts.second.empty() || !absl::CUnescape(parts.second, &value)) continue;
-    const std::string text = ValidUtf8(value);
+    const std::string utf8 = ValidUtf8(value);
     plain.SetPayload(absl::StrCat(kPayloadPrefix, parts.first),
-                     absl::Cord(absl::string_view(text)));
+                     absl::Cord(absl::string_view(utf8)));
   }
   return plain;
 }

@@ -1,4 +1,4 @@
-// A text's events as wire.Coordinator.Generate carries them, there and back.
+// Converts a generation's events to and from the messages of wire.Coordinator.Generate.
 #pragma once
 
 #include <vector>
@@ -13,15 +13,15 @@ namespace strata {
 wire::GenerateEvent StartedToWire(const std::vector<int32_t>& prompt);
 wire::GenerateEvent EndedToWire(FinishReason reason, const GenerationUsage& usage);
 
-// What `ended` says; the counts of tokens are the reader's own.
-struct EndedGeneration {
+// The content of `ended`; the reader counts the tokens itself.
+struct GenerationResult {
   FinishReason reason = FinishReason::kCancelled;
   GenerationUsage usage;
 };
-EndedGeneration EndedFromWire(const wire::GenerationEnded& ended);
+GenerationResult EndedFromWire(const wire::GenerationEnded& ended);
 
-// As ToGrpc() and FromGrpc(), with what the status carries for who asked: RetryAfterMs(), what is
-// wrong with which parameter. What gRPC says of a connection becomes words for people
+// As ToGrpc() and FromGrpc(), with the status's payloads for the client: RetryAfterMs(), what is
+// wrong with which parameter. gRPC's own messages about a connection become messages for people
 // (kUnavailable).
 grpc::Status TextStatusToGrpc(const absl::Status& status);
 absl::Status TextStatusFromGrpc(const grpc::Status& status);

@@ -1,5 +1,6 @@
-// What a client has heard of its text, so that another node can go on with it when the one that
-// wrote it has gone. Stands between the text's source, one after the other, and who hears of it.
+// Replay buffer of a request: what its client has received, so that another node can resume it when
+// the node that ran it has gone. Stands between the request's sources, one after the other, and its
+// listener.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +19,30 @@ namespace strata {
 // How a source ended.
 struct SourceEnd {
   absl::Status status;
-  bool said_by_source = true;  // false: the way to it broke
-  bool started = false;        // the text had, at this source
-  bool resumed = false;        // it had begun at one before
-  bool wanted = true;          // somebody still wants the text
+  bool said_by_source = true;  // false: the connection to the source broke
+  bool started = false;        // the request had, at this source
+  bool resumed = false;        // the request had begun at an earlier source
+  bool wanted = true;          // false: the request was cancelled
 };
 enum class RetryDecision {
   kFinish,      // with the source's status
-  kResume,      // with another source, which goes on where this one was
-  kRetryLater,  // for another source, which begins as this one did
+  kResume,      // with another source, which continues where this one was
+  kRetryLater,  // with another source, which begins as this one did
   kRetry,       // the same, after a pause: the next coordinator has to load the model first, or has
-                // more texts to go on with than it takes at once
+                // more requests to resume than it takes at once
 };
 inline RetryDecision DecideRetry(const SourceEnd& end) {
   if (end.status.ok() || !end.wanted) return RetryDecision::kFinish;
   if (IsLeaderChanged(end.status)) return RetryDecision::kResume;
   if (!end.said_by_source) return end.started ? RetryDecision::kResume : RetryDecision::kRetryLater;
-  // Without a time to try again at, what is exhausted is room for the model.
+  // Without a time to try again, the exhausted resource is room for the model.
   const bool is_full = absl::IsResourceExhausted(end.status) && RetryAfterMs(end.status);
   const bool too_early = is_full || absl::IsNotFound(end.status) || absl::IsUnavailable(end.status);
   return end.resumed && !end.started && too_early ? RetryDecision::kRetry : RetryDecision::kFinish;
 }
 
-// Calls come as GenerationSink's: one source at a time, and a later one begins after the earlier
-// one's last call. Not thread-safe.
+// Calls come as GenerationSink's: one source at a time, and a later source begins after the earlier
+// source's last call. Not thread-safe.
 class ResumableGeneration final : public GenerationSink {
  public:
   ResumableGeneration(const wire::GenerateRequest& request, std::shared_ptr<GenerationSink> sink)
@@ -49,7 +50,7 @@ class ResumableGeneration final : public GenerationSink {
 
   bool started() const { return started_; }
 
-  // What to ask the next source for, once the text has started.
+  // The request for the next source. REQUIRES: the request has started.
   wire::GenerateRequest Rest() const {
     wire::GenerateRequest rest = request_;
     rest.clear_prompt();
@@ -78,7 +79,7 @@ class ResumableGeneration final : public GenerationSink {
 
  private:
   const wire::GenerateRequest request_;
-  const std::shared_ptr<GenerationSink> sink_;  // shared with who asked
+  const std::shared_ptr<GenerationSink> sink_;  // shared with the caller
   bool started_ = false;
   std::vector<int32_t> prompt_, tokens_;
   std::vector<float> mirostat_mu_;

@@ -38,7 +38,7 @@ std::vector<std::string> Intersect(const std::vector<std::string>& a,
   return both;
 }
 
-// Follows a lone reference; null: it leads nowhere, or in a circle.
+// Follows a lone reference; null: it does not resolve, or is circular.
 const SchemaJson* Follow(const SchemaJson& document, const SchemaJson& schema) {
   const SchemaJson* at = &schema;
   for (int i = 0; i < kSchemaDepthMax; ++i) {
@@ -66,7 +66,7 @@ bool Requires(const SchemaJson& schema, const std::string& key) {
          std::find(required->begin(), required->end(), SchemaJson(key)) != required->end();
 }
 
-// What an object that we write never has.
+// Whether objects that the grammar of `schema` writes never have `key`.
 bool NeverWrites(const SchemaJson& schema, const std::string& key) {
   const SchemaJson* properties = Keyword(schema, "properties");
   if (properties == nullptr || !properties->is_object() || properties->contains(key)) return false;
@@ -96,13 +96,13 @@ bool IsUnmet(const absl::Status& status) { return status.GetPayload(kUnmet).has_
 
 absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text, absl::string_view path) {
   if (text.size() > kSchemaBytesMax) {
-    return BadSchema(path, absl::StrCat("may have ", kSchemaBytesMax, " bytes"));
+    return BadSchema(path, absl::StrCat("may have at most ", kSchemaBytesMax, " bytes"));
   }
-  // An ordered object looks at all its keys for each.
+  // An ordered object searches all its keys linearly.
   const auto values = std::count_if(text.begin(), text.end(),
                                     [](char c) { return c == ',' || c == '{' || c == '['; });
   if (static_cast<size_t>(values) > kSchemaValuesMax) {
-    return BadSchema(path, absl::StrCat("may have ", kSchemaValuesMax, " values"));
+    return BadSchema(path, absl::StrCat("may have at most ", kSchemaValuesMax, " values"));
   }
   int depth = 0, deepest = 0;
   for (const char c : text) {
@@ -112,7 +112,7 @@ absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text, absl::string_view
   if (deepest > kSchemaDepthMax * 2) return TooDeep(path);
   SchemaJson json =
       SchemaJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return BadSchema(path, "is no JSON");
+  if (json.is_discarded()) return BadSchema(path, "is not JSON");
   return json;
 }
 
@@ -168,11 +168,11 @@ absl::StatusOr<std::vector<std::string>> TypesOf(const SchemaJson& schema,
     const auto* name = each.get_ptr<const std::string*>();
     if (name == nullptr ||
         std::find(std::begin(kTypes), std::end(kTypes), *name) == std::end(kTypes)) {
-      return BadSchema(path + ".type", "wants the name of a type, or several");
+      return BadSchema(path + ".type", "must be the name of a type, or several");
     }
     if (std::find(types.begin(), types.end(), *name) == types.end()) types.push_back(*name);
   }
-  if (types.empty()) return UnmetSchema(path + ".type", "names no type: nothing meets it");
+  if (types.empty()) return UnmetSchema(path + ".type", "names no type: no value meets it");
   const SchemaJson* nullable = Keyword(schema, "nullable");
   if (nullable != nullptr && *nullable == true &&
       std::find(types.begin(), types.end(), "null") == types.end()) {
@@ -184,15 +184,15 @@ absl::StatusOr<std::vector<std::string>> TypesOf(const SchemaJson& schema,
 absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJson& a,
                                         const SchemaJson& b, const std::string& path) {
   if (merge.depth > kSchemaDepthMax || --*merge.budget < 0) return TooDeep(path);
-  if (a == false || b == false) return UnmetSchema(path, "nothing meets it");
+  if (a == false || b == false) return UnmetSchema(path, "no value meets it");
   if (a == true) return b;
   if (b == true || a == b) return a;
   for (const SchemaJson* each : {&a, &b}) {
-    if (!each->is_object()) return BadSchema(path, "wants a schema");
+    if (!each->is_object()) return BadSchema(path, "must be a schema");
     if (!each->contains("$ref")) continue;
     const SchemaJson* target = Follow(merge.document, *each);
     if (target == nullptr) {
-      return BadSchema(path, absl::StrCat("$ref ", (*each)["$ref"].dump(), " leads nowhere"));
+      return BadSchema(path, absl::StrCat("$ref ", (*each)["$ref"].dump(), " does not resolve"));
     }
     SchemaJson rest = *each;
     rest.erase("$ref");
@@ -201,7 +201,7 @@ absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJs
     return each == &a ? MergeSchemas(merge.Deeper(), *whole, b, path)
                       : MergeSchemas(merge.Deeper(), a, *whole, path);
   }
-  // Keys are looked for one after the other.
+  // Keys are searched linearly.
   *merge.budget -= static_cast<int>(
       std::min<size_t>(a.size() * b.size() / kSchemaKeyPairs, kSchemaMergesMax + 1));
   if (*merge.budget < 0) return TooDeep(path);
@@ -260,10 +260,11 @@ absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJs
     } else if (key == "allOf" && mine.is_array() && value.is_array()) {
       mine.insert(mine.end(), value.begin(), value.end());
     } else {
-      return BadSchema(absl::StrCat(path, ".", key), "cannot be put together with its like");
+      return BadSchema(absl::StrCat(path, ".", key),
+                       "cannot be merged with the same keyword of another schema");
     }
   }
-  // Who allows no other properties forbids those of the other.
+  // A schema without additional properties forbids those of the other schema.
   for (const auto& [closed, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     const SchemaJson* more = Keyword(*closed, "additionalProperties");
     const SchemaJson* theirs = Keyword(*other, "properties");
@@ -306,7 +307,7 @@ bool AreDisjoint(const SchemaJson& document, const SchemaJson& a, const SchemaJs
   const std::vector<std::string> both = Intersect(*types, *other_types);
   if (both.empty()) return true;
   if (both != std::vector<std::string>{"object"}) return false;
-  // Objects: by a property that tells them apart.
+  // Objects: by a property with disjoint values.
   if (RequiresWhatIsNeverIn(*left, *right) && RequiresWhatIsNeverIn(*right, *left)) return true;
   const SchemaJson* properties = Keyword(*left, "properties");
   const SchemaJson* other = Keyword(*right, "properties");

@@ -1,5 +1,5 @@
-// What JSON Schema says of a value, with references followed and allOf made one: the plain form
-// from which node/grammar/json_schema_grammar.h writes. Pure; every schema is a stranger's.
+// JSON Schemas with references followed and allOf merged: the plain form from which
+// node/grammar/json_schema_grammar.h builds grammars. Pure; no schema is trusted.
 //
 // JSON Schema: https://json-schema.org/draft/2020-12
 #pragma once
@@ -14,17 +14,17 @@
 
 namespace strata {
 
-// Keeps the order of properties, in which they are written.
+// Keeps the order of properties, in which the model writes them.
 using SchemaJson = nlohmann::ordered_json;
 
 inline constexpr int kSchemaDepthMax = 64;
 inline constexpr size_t kSchemaBytesMax = 128 * 1024;
 inline constexpr size_t kSchemaValuesMax = 16 * 1024;
 
-// kInvalidArgument with the schema's path as its param: it is none, cannot be met, cannot be
-// expressed.
+// kInvalidArgument with the schema's path as its param: it is invalid, no value meets it, or no
+// grammar can express it.
 absl::Status BadSchema(absl::string_view path, absl::string_view words);
-// That no value meets it: an alternative like this may be left out.
+// As BadSchema(), where no value meets the schema: such an alternative may be left out.
 absl::Status UnmetSchema(absl::string_view path, absl::string_view words);
 bool IsUnmet(const absl::Status& status);
 
@@ -41,26 +41,26 @@ inline const SchemaJson* Keyword(const SchemaJson& schema, const char* name) {
 const SchemaJson* FindRef(const SchemaJson& document, const std::string& ref);
 
 struct SchemaMerge {
-  const SchemaJson& document;  // references are followed here
-  int* budget;                 // how many more may be put together
+  const SchemaJson& document;  // the document of references
+  int* budget;                 // merges left
   int depth = 0;
   SchemaMerge Deeper() const { return {document, budget, depth + 1}; }
 };
 inline constexpr int kSchemaMergesMax = 500;
-// So many pairs of keys, of the two that are put together, count as one more.
+// Each such number of pairs of keys of two merged schemas counts as one more merge.
 inline constexpr size_t kSchemaKeyPairs = 4096;
-// A schema that is met by what meets both.
+// A schema that a value meets if it meets both.
 absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJson& a,
                                         const SchemaJson& b, const std::string& path);
 
-// Whether nothing that is written from `a` meets `b`, and the other way round. False: who knows.
+// Whether no value of `a`'s grammar meets `b`, nor the other way round. False: not known.
 bool AreDisjoint(const SchemaJson& document, const SchemaJson& a, const SchemaJson& b,
                  int depth = 0);
 
-// Whether a keyword says nothing about values.
+// Whether a keyword does not constrain values.
 bool IsAnnotation(absl::string_view keyword);
 
-// The types that it may have: of "type", "enum", "const" and "nullable". Empty: it does not say.
+// The types that "type", "enum", "const" and "nullable" allow. Empty: any.
 absl::StatusOr<std::vector<std::string>> TypesOf(const SchemaJson& schema, const std::string& path);
 bool HasType(const SchemaJson& value, absl::string_view type);
 

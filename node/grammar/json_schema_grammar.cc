@@ -14,7 +14,7 @@ namespace {
 
 using Expr = GbnfExpr;
 
-// What says more of a value than a grammar of this kind can keep.
+// Keywords that constrain a value beyond what such a grammar can express.
 constexpr const char* kCannot[] = {"not",
                                    "if",
                                    "then",
@@ -36,7 +36,7 @@ Expr Hex(uint32_t times) {
                       {.min = times, .max = times});
 }
 
-// One character of a string, as it is or escaped; halves of surrogate pairs come in pairs.
+// One character of a string, plain or escaped; surrogates come in pairs.
 Expr Character() {
   const Expr pair = Expr::Sequence({Expr::Class({{'8', '9'}, {'a', 'b'}, {'A', 'B'}}), Hex(2),
                                     Expr::Text("\\u"), Expr::Class({{'d', 'd'}, {'D', 'D'}}),
@@ -174,27 +174,28 @@ absl::StatusOr<std::string> JsonGrammar::Finish(Expr root, const std::string& pa
     return BadSchema(path, "is too large");
   }
   if (absl::Status status = CheckGbnf(grammar_); !status.ok()) {
-    return BadSchema(path, absl::StrCat("cannot be followed in bounded time: ", status.message()));
+    return BadSchema(path, absl::StrCat("cannot be checked in bounded time: ", status.message()));
   }
   return text;
 }
 
 absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Place& place) {
   if (place.depth > kSchemaDepthMax || !Work(1)) {
-    return BadSchema(place.path, "is too large, or nests too deep");
+    return BadSchema(place.path, "is too large, or nests too deeply");
   }
   if (schema == true) return AnyValue();
-  if (schema == false) return UnmetSchema(place.path, "is false: nothing meets it");
-  if (!schema.is_object()) return BadSchema(place.path, "wants a schema, an object");
+  if (schema == false) return UnmetSchema(place.path, "is false: no value meets it");
+  if (!schema.is_object()) return BadSchema(place.path, "must be a schema, an object");
   for (const char* name : kCannot) {
     if (schema.contains(name)) {
-      return BadSchema(absl::StrCat(place.path, ".", name), "cannot be kept by a grammar");
+      return BadSchema(absl::StrCat(place.path, ".", name),
+                       "is not supported: no grammar can express it");
     }
   }
   SchemaMerge merge = {.document = *place.document, .budget = &merges_};
   if (const SchemaJson* all = Keyword(schema, "allOf"); all != nullptr) {
     if (!all->is_array() || all->empty()) {
-      return BadSchema(place.path + ".allOf", "wants an array of schemas");
+      return BadSchema(place.path + ".allOf", "must be an array of schemas");
     }
     SchemaJson whole = schema;
     whole.erase("allOf");
@@ -208,7 +209,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Plac
     return Visit(whole, next);
   }
   if (const SchemaJson* ref = Keyword(schema, "$ref"); ref != nullptr) {
-    if (!ref->is_string()) return BadSchema(place.path + ".$ref", "wants a string");
+    if (!ref->is_string()) return BadSchema(place.path + ".$ref", "must be a string");
     SchemaJson rest = SchemaJson::object();
     for (const auto& [key, value] : schema.items()) {
       if (key != "$ref" && !IsAnnotation(key)) rest[key] = value;
@@ -273,7 +274,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Plac
 absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Place& place) {
   const SchemaJson* target = FindRef(*place.document, ref);
   if (target == nullptr) {
-    return BadSchema(place.path + ".$ref", absl::StrCat("leads nowhere: ", ref));
+    return BadSchema(place.path + ".$ref", absl::StrCat("does not resolve: ", ref));
   }
   const auto known = refs_.find({place.document, ref});
   if (known != refs_.end()) {
@@ -286,9 +287,9 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Pla
   self.rule = rule;
   Place next = place.In("$ref");
   auto body = Visit(*target, next);
-  // Of nothing but itself it would never begin.
+  // A rule that refers only to itself would never begin.
   if (body.ok() && body->kind == Expr::Kind::kRule && body->rule == rule) {
-    body = UnmetSchema(place.path + ".$ref", "refers to itself: nothing meets it");
+    body = UnmetSchema(place.path + ".$ref", "refers to itself: no value meets it");
   }
   if (!body.ok()) {
     self.status = body.status();
@@ -302,7 +303,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const SchemaJson& schema
                                                         const char* keyword, const Place& place) {
   const SchemaJson& list = schema[keyword];
   const Place here = place.In(keyword);
-  if (!list.is_array() || list.empty()) return BadSchema(here.path, "wants an array of schemas");
+  if (!list.is_array() || list.empty()) return BadSchema(here.path, "must be an array of schemas");
   SchemaJson rest = SchemaJson::object();
   for (const auto& [key, value] : schema.items()) {
     if (key != keyword && !IsAnnotation(key)) rest[key] = value;
@@ -332,8 +333,8 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const SchemaJson& schema
       for (size_t j = i + 1; j < wholes.size(); ++j) {
         if (!Work(10) || !AreDisjoint(*place.document, wholes[i], wholes[j])) {
           return BadSchema(here.path,
-                           "a value could meet several of these, and a grammar cannot keep it from "
-                           "that; say anyOf, or tell them apart by a required constant property");
+                           "a value could meet several of these, which a grammar cannot rule out; "
+                           "use anyOf, or distinguish them by a required constant property");
         }
       }
     }
@@ -346,7 +347,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, cons
   if (!types.ok()) return types.status();
   const SchemaJson* list = Keyword(schema, "enum");
   if (list != nullptr && !list->is_array())
-    return BadSchema(place.path + ".enum", "wants an array");
+    return BadSchema(place.path + ".enum", "must be an array");
   std::vector<SchemaJson> values;
   if (list != nullptr) values.assign(list->begin(), list->end());
   if (const SchemaJson* only = Keyword(schema, "const"); only != nullptr) {
@@ -357,11 +358,12 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, cons
   const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
   if (!times.ok()) return times.status();
   for (const auto& [key, value] : schema.items()) {
-    constexpr absl::string_view kKept[] = {"type",     "enum",      "const",
-                                           "nullable", "minLength", "maxLength"};
+    constexpr absl::string_view kHandled[] = {"type",     "enum",      "const",
+                                              "nullable", "minLength", "maxLength"};
     if (!IsAnnotation(key) &&
-        std::find(std::begin(kKept), std::end(kKept), key) == std::end(kKept) && key != "format") {
-      return BadSchema(absl::StrCat(place.path, ".", key), "beside enum or const is not kept");
+        std::find(std::begin(kHandled), std::end(kHandled), key) == std::end(kHandled) &&
+        key != "format") {
+      return BadSchema(absl::StrCat(place.path, ".", key), "is not supported beside enum or const");
     }
   }
   std::set<std::string> texts;
@@ -379,7 +381,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, cons
   }
   if (texts.empty()) {
     return UnmetSchema(place.path + (list != nullptr ? ".enum" : ".const"),
-                       "has no value of its type: nothing meets it");
+                       "has no value of its type: no value meets it");
   }
   std::vector<Word> words;
   for (const std::string& text : texts) words.push_back({Expr::Text(text).text, Expr::Text("")});
@@ -400,7 +402,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const SchemaJson& schema, cons
   const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
   if (!times.ok()) return times.status();
   if (schema.contains("pattern")) {
-    return BadSchema(place.path + ".pattern", "cannot be kept by a grammar here yet");
+    return BadSchema(place.path + ".pattern", "is not supported here yet");
   }
   const bool any = times->min == 0 && times->max == Expr::kNoMax;
   const SchemaJson* format = Keyword(schema, "format");
@@ -408,7 +410,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const SchemaJson& schema, cons
                           ? FormatGrammar(format->get<std::string>())
                           : nullptr;
   if (known != nullptr) {
-    if (!any) return BadSchema(place.path + ".format", "beside a length is not kept");
+    if (!any) return BadSchema(place.path + ".format", "is not supported beside a length");
     return Shared("format " + format->get<std::string>(),
                   Expr::Sequence({Expr::Text("\""), *known, Expr::Text("\"")}));
   }
@@ -428,7 +430,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool
     const SchemaJson* field = Keyword(schema, name);
     if (field == nullptr) continue;
     const std::string path = absl::StrCat(place.path, ".", name);
-    if (!field->is_number()) return BadSchema(path, "wants a number");
+    if (!field->is_number()) return BadSchema(path, "must be a number");
     double at = field->get<double>();
     const bool is_low =
         name[0] == 'm' ? name[1] == 'i' : absl::string_view(name) == "exclusiveMinimum";
@@ -438,7 +440,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool
       exclusive = false;
     }
     if (at != std::floor(at) || std::abs(at) > static_cast<double>(kWholeMax)) {
-      return BadSchema(path, "wants a whole number of at most 15 digits");
+      return BadSchema(path, "must be a whole number of at most 15 digits");
     }
     Bound& bound = is_low ? low : high;
     const bool tighter =
@@ -446,7 +448,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool
     if (tighter) bound = {.set = true, .exclusive = exclusive, .at = at};
   }
   if (const SchemaJson* of = Keyword(schema, "multipleOf"); of != nullptr && !(whole && *of == 1)) {
-    return BadSchema(place.path + ".multipleOf", "cannot be kept by a grammar");
+    return BadSchema(place.path + ".multipleOf", "is not supported: no grammar can express it");
   }
   if (!low.set && !high.set) return Expr::Rule(whole ? integer_ : number_);
   auto from = low.set ? static_cast<int64_t>(low.at) : -kWholeMax;
@@ -461,7 +463,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool
     return Shared(absl::StrCat("integer ", from, " ", to), WholeNumbers(from, to));
   }
   if (from > to || (from == to && (low.exclusive || high.exclusive))) return unmet();
-  // Whole parts whose numbers are in with any fraction, then the ends.
+  // Whole parts that are in range with any fraction, then the bounds.
   std::vector<Expr> parts;
   const Expr some = Expr::Sequence({Expr::Text("."), Expr::Repeat(Expr::Text("0"), {.max = 7}),
                                     Expr::Class({{'1', '9'}}),
@@ -478,7 +480,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool
   };
   const auto end = [&](int64_t at) { parts.push_back(WholeNumbers(at, at)); };
   const auto beyond = [&](int64_t at,
-                          bool negative) {  // the end left out, with a fraction that is none of 0
+                          bool negative) {  // without the bound itself: with a nonzero fraction
     parts.push_back(Expr::Sequence({Expr::Text(negative ? "-" : ""), WholeNumbers(at, at), some}));
   };
   if (to > 0) {

@@ -1,8 +1,9 @@
-// JSON Schema as a grammar for the sampler: what is written by it parses and meets the schema.
-// Pure; every schema is a stranger's.
+// JSON Schema as a grammar for the sampler: output of the grammar parses and meets the schema.
+// Pure; no schema is trusted.
 //
 // Objects have their properties in the schema's order, and no others where it names some and does
-// not say "additionalProperties". Between tokens of JSON there may be a space or one line's indent.
+// not have "additionalProperties". Between tokens of JSON there may be a space or a newline with
+// indent.
 #pragma once
 
 #include <deque>
@@ -19,23 +20,23 @@ namespace strata {
 
 inline constexpr size_t kSchemaGrammarBytesMax = 192 * 1024;
 inline constexpr size_t kSchemaGrammarWorkMax = 400'000;
-inline constexpr uint32_t kSchemaRepeatMax = 20'000;  // of what has an upper bound
+inline constexpr uint32_t kSchemaRepeatMax = 20'000;  // the largest upper bound of a repetition
 
 class JsonGrammar {
  public:
   JsonGrammar();
 
-  // Writes a text that meets the schema. `path` is how the client knows it.
-  // kInvalidArgument (BadSchema): it is none, nothing meets it, it cannot be expressed, or it is
-  // too large; the param is the path of what is wrong.
+  // The grammar of values that meet the schema. `path` is the schema's path in the request.
+  // kInvalidArgument (BadSchema): the schema is invalid, no value meets it, no grammar can express
+  // it, or it is too large; the param is the path of the error.
   absl::StatusOr<GbnfExpr> Schema(const SchemaJson& schema, const std::string& path);
   GbnfExpr AnyObject();
   GbnfExpr AnyValue();
-  // A space or a line's indent, or nothing.
+  // A space, a newline with indent, or nothing.
   GbnfExpr Space() const { return GbnfExpr::Rule(space_); }
   GbnfExpr NewRule(absl::string_view name, GbnfExpr body);
 
-  // The grammar's text, that reads `root` and nothing else. `path` is of all that is in it.
+  // The text of the grammar with the root rule `root`. `path` is that of the whole, for errors.
   absl::StatusOr<std::string> Finish(GbnfExpr root, const std::string& path);
 
  private:
@@ -77,13 +78,13 @@ class JsonGrammar {
   GbnfExpr Shared(const std::string& key, GbnfExpr body);
   bool Work(size_t amount);
 
-  std::deque<SchemaJson> documents_;  // what references are followed in
+  std::deque<SchemaJson> documents_;  // the documents of references
   GbnfGrammar grammar_;
-  std::vector<std::string> paths_;  // by rule; empty: ours
+  std::vector<std::string> paths_;  // by rule; empty: a rule of the grammar's own
   std::map<std::string, size_t> shared_;
   struct Ref {
     size_t rule = 0;
-    absl::Status status;  // why nothing meets it
+    absl::Status status;  // why no value meets it
   };
   std::map<std::pair<const SchemaJson*, std::string>, Ref> refs_;
   size_t space_, character_, string_, number_, integer_;
@@ -92,7 +93,7 @@ class JsonGrammar {
   int merges_ = kSchemaMergesMax;
 };
 
-// What two keywords say of how many.
+// Two keywords that bound a count.
 struct SchemaCounts {
   const char *min, *max;
 };
@@ -103,7 +104,7 @@ absl::StatusOr<GbnfExpr::Times> TimesOf(const SchemaJson& schema, const SchemaCo
 GbnfExpr RepeatAnyNumber(GbnfExpr part, GbnfExpr::Times times);
 // Whole numbers from low to high, at most 15 digits each.
 GbnfExpr WholeNumbers(int64_t low, int64_t high);
-// Null where it is none that we know.
+// Null for an unknown format.
 const GbnfExpr* FormatGrammar(const std::string& format);
 
 }  // namespace strata

@@ -16,7 +16,7 @@ using Expr = GbnfExpr;
 constexpr int kBranchDepthMax = 16;
 constexpr size_t kOpenKeyBytesMax = 256;
 
-// As it stands between quotes, with the second one.
+// The key's characters between the quotes, and the second quote.
 std::string Quoted(const std::string& key) {
   return SchemaJson(key).dump(-1, ' ', false, SchemaJson::error_handler_t::replace).substr(1);
 }
@@ -29,14 +29,14 @@ Expr TextOf(const std::vector<uint32_t>& points, size_t from, size_t to) {
 
 Expr Comma(Expr space) { return Expr::Sequence({Expr::Text(","), std::move(space)}); }
 
-// A count: how many of something.
+// Reads a count.
 absl::StatusOr<std::optional<uint32_t>> Count(const SchemaJson& schema, const char* name,
                                               const std::string& path) {
   const SchemaJson* field = Keyword(schema, name);
   if (field == nullptr) return std::nullopt;
   const double value = field->is_number() ? field->get<double>() : -1;
   if (value < 0 || value != std::floor(value)) {
-    return BadSchema(absl::StrCat(path, ".", name), "wants a whole number, 0 or more");
+    return BadSchema(absl::StrCat(path, ".", name), "must be a whole number, 0 or more");
   }
   return static_cast<uint32_t>(std::min(value, 4e9));
 }
@@ -52,7 +52,7 @@ absl::StatusOr<Expr::Times> TimesOf(const SchemaJson& schema, const SchemaCounts
   const Expr::Times times = {.min = min->value_or(0), .max = max->value_or(Expr::kNoMax)};
   if (times.min > times.max) {
     return UnmetSchema(absl::StrCat(path, ".", names.min),
-                       absl::StrCat("is more than ", names.max, ": nothing meets it"));
+                       absl::StrCat("is more than ", names.max, ": no value meets it"));
   }
   if (times.min > kSchemaRepeatMax || (max->has_value() && times.max > kSchemaRepeatMax)) {
     return BadSchema(absl::StrCat(path, ".", times.min > kSchemaRepeatMax ? names.min : names.max),
@@ -61,8 +61,8 @@ absl::StatusOr<Expr::Times> TimesOf(const SchemaJson& schema, const SchemaCounts
   return times;
 }
 
-// One of the words from their `from`-th character on, then what follows each. They are told apart
-// by single characters, so that there is one way to read each text.
+// One of the words from their `from`-th character on, then each word's continuation. Words branch
+// at single characters, so that each string has one derivation.
 GbnfExpr JsonGrammar::Words(std::vector<Word> words, size_t from, int depth) {
   if (!Work(words.size() + 1)) return Expr::Text("");
   size_t common = from;
@@ -90,7 +90,7 @@ GbnfExpr JsonGrammar::Words(std::vector<Word> words, size_t from, int depth) {
   return head.text.empty() ? std::move(rest) : Expr::Sequence({std::move(head), std::move(rest)});
 }
 
-// A key with its second quote, that is none of the words.
+// A key with its second quote that is not one of the words.
 GbnfExpr JsonGrammar::NotIn(const std::vector<std::vector<uint32_t>>& words, size_t from,
                             int depth) {
   const auto any = [this] {
@@ -107,7 +107,7 @@ GbnfExpr JsonGrammar::NotIn(const std::vector<std::vector<uint32_t>>& words, siz
     if (from < word.size()) branches[word[from]].push_back(word);
   }
   std::vector<Expr> parts;
-  // A word ends with the quote: where one does, this key must not.
+  // A word ends with the quote: where a word ends, this key must not.
   if (branches.count('"') == 0) parts.push_back(Expr::Text("\""));
   std::vector<Expr::Range> taken = {{'"', '"'}, {'\\', '\\'}, {0, 0x1F}};
   for (const auto& [first, branch] : branches) {
@@ -127,10 +127,10 @@ GbnfExpr JsonGrammar::OtherKey(const std::vector<Property>& properties) {
   return NewRule("more", Expr::Sequence({Expr::Text("\""), NotIn(words, 0, 0)}));
 }
 
-// All between the braces, spaces behind the last member included.
+// The grammar between the braces, spaces behind the last member included.
 GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Expr* more) {
   const size_t n = properties.size();
-  // From the last to the first: what may come behind the member before the i-th.
+  // From the last to the first: the grammar behind member i - 1.
   std::optional<Expr> other;
   if (more != nullptr) {
     other = Expr::Sequence({OtherKey(properties), Pair(*more)});
@@ -158,7 +158,7 @@ GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Exp
     values[i] = NewRule("member", Expr::Sequence({Pair(properties[i].value), after[i + 1]}));
     auto [member, may_end] = next(i);
     Expr behind = Expr::Sequence({Comma(Space()), std::move(member)});
-    // Of the first nothing is behind.
+    // No member precedes the first.
     if (i > 0) {
       after[i] = NewRule("rest", may_end ? Expr::Optional(std::move(behind)) : std::move(behind));
     }
@@ -171,19 +171,19 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, cons
   const SchemaJson none = SchemaJson::object();
   const SchemaJson* declared = Keyword(schema, "properties");
   if (declared != nullptr && !declared->is_object()) {
-    return BadSchema(place.path + ".properties", "wants an object of schemas");
+    return BadSchema(place.path + ".properties", "must be an object of schemas");
   }
   const SchemaJson* additional = Keyword(schema, "additionalProperties");
   const SchemaJson* required = Keyword(schema, "required");
   if (required != nullptr && !required->is_array()) {
-    return BadSchema(place.path + ".required", "wants an array of names");
+    return BadSchema(place.path + ".required", "must be an array of names");
   }
-  // Where it names properties, others come only if it says so.
+  // Where the schema names properties, others are allowed only by "additionalProperties".
   const bool open = additional != nullptr ? *additional != false : declared == nullptr;
   const SchemaJson more = additional != nullptr ? *additional : SchemaJson(open);
   std::map<std::string, bool> wanted;
   for (const SchemaJson& key : required != nullptr ? *required : SchemaJson::array()) {
-    if (!key.is_string()) return BadSchema(place.path + ".required", "wants an array of names");
+    if (!key.is_string()) return BadSchema(place.path + ".required", "must be an array of names");
     wanted[key.get<std::string>()] = true;
   }
   const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
@@ -205,8 +205,9 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, cons
   const std::map<std::string, bool> missing = wanted;
   for (const auto& [key, must] : missing) {
     if (additional != nullptr && *additional == false) {
-      return UnmetSchema(place.path + ".required",
-                         absl::StrCat("wants \"", key, "\", which it forbids: nothing meets it"));
+      return UnmetSchema(
+          place.path + ".required",
+          absl::StrCat("requires \"", key, "\", which it forbids: no value meets it"));
     }
     const SchemaJson any = true;
     const SchemaJson& value = more == false ? any : more;
@@ -215,7 +216,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, cons
   const auto needed = std::count_if(properties.begin(), properties.end(),
                                     [](const Property& property) { return property.required; });
   for (const Property& property : properties) {
-    // Telling others from it takes a level for each character.
+    // Distinguishing other keys from it takes a level for each character.
     if (open && Quoted(property.key).size() > kOpenKeyBytesMax) {
       return BadSchema(place.path + ".properties",
                        absl::StrCat("a name of more than ", kOpenKeyBytesMax,
@@ -227,13 +228,13 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, cons
   if (maps) return VisitMap(schema, more, place);
   if (static_cast<uint32_t>(needed) < times->min) {
     return BadSchema(place.path + ".minProperties",
-                     "more than the required properties cannot be kept by a grammar");
+                     "is not supported above the number of required properties");
   }
   if (static_cast<uint32_t>(needed) > times->max) {
     return UnmetSchema(place.path + ".maxProperties", "is less than it requires");
   }
   if (open ? times->max != Expr::kNoMax : properties.size() > times->max) {
-    return BadSchema(place.path + ".maxProperties", "cannot be kept by a grammar");
+    return BadSchema(place.path + ".maxProperties", "is not supported: no grammar can express it");
   }
   std::optional<Expr> rest;
   if (open) {
@@ -254,7 +255,8 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const SchemaJson& schema, const S
   const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
   if (!times.ok()) return times.status();
   if (times->min > 1) {
-    return BadSchema(place.path + ".minProperties", "more than 1 cannot be kept by a grammar");
+    return BadSchema(place.path + ".minProperties",
+                     "is not supported above 1: no grammar can express it");
   }
   if (values == true && times->min == 0 && times->max == Expr::kNoMax) return AnyObject();
   auto value = Visit(values, place.In("additionalProperties"));
@@ -275,21 +277,21 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const SchemaJson& schema, const
   if (!times.ok()) return times.status();
   if (const SchemaJson* unique = Keyword(schema, "uniqueItems");
       unique != nullptr && *unique != false) {
-    return BadSchema(place.path + ".uniqueItems", "cannot be kept by a grammar");
+    return BadSchema(place.path + ".uniqueItems", "is not supported: no grammar can express it");
   }
   const SchemaJson* first = Keyword(schema, "prefixItems");
   const SchemaJson* items = Keyword(schema, "items");
-  // As older schemas write it.
+  // The form of older drafts.
   const char* name = first != nullptr ? "prefixItems" : "items";
   if (first == nullptr && items != nullptr && items->is_array()) {
     first = items;
     items = Keyword(schema, "additionalItems");
   }
   if (first != nullptr && !first->is_array()) {
-    return BadSchema(place.path + ".prefixItems", "wants an array of schemas");
+    return BadSchema(place.path + ".prefixItems", "must be an array of schemas");
   }
   const size_t n = first != nullptr ? first->size() : 0;
-  // Where it names the first ones, others come only if it says so, or wants more.
+  // Where the schema names the first items, others come only if it allows or requires more.
   const SchemaJson any = true, none = false;
   const SchemaJson& rest = items != nullptr ? *items : n > 0 && times->min <= n ? none : any;
   std::vector<Expr> heads;

@@ -18,14 +18,14 @@ using boost::system::error_code;
 using SteadyClock = std::chrono::steady_clock;
 using Ms = std::chrono::milliseconds;
 
-// Of requests that a client sends before the one under way is answered.
+// Bytes of requests that a client sends before the current one is answered.
 constexpr size_t kPipelinedBytesMax = 64 * 1024;
-// How long a client whose connection is being closed may still send; it reads our last words then.
+// How long a client whose connection is being closed may still send, while it reads the response.
 constexpr Ms kLinger(2'000);
-// A complete answer may take write_ms and a millisecond for so many bytes.
+// A complete response may take write_ms and a millisecond for so many bytes.
 constexpr size_t kAnswerBytesPerMsMin = 16;
 constexpr size_t kIdBytesMax = 64;
-// To who speaks plain HTTP where TLS is spoken.
+// The response to a client that speaks plain HTTP to a TLS port.
 constexpr char kSpeaksHttps[] =
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 37\r\n"
     "Connection: close\r\n\r\nthis port speaks HTTPS: use https://\n";
@@ -47,9 +47,9 @@ bool IsPlainId(absl::string_view id) {
   });
 }
 
-// Of which a second one would be read by some on the way and the first by others: they decide who
-// is let in. Null: none is said twice.
-const char* SaidTwice(const http::fields& fields) {
+// A header of access control that occurs twice: proxies and servers differ in which one they read.
+// Null: none does.
+const char* DuplicateHeader(const http::fields& fields) {
   for (const char* name : {"Host", "Authorization", "X-Api-Key", "Origin"}) {
     if (fields.count(name) > 1) return name;
   }
@@ -72,23 +72,23 @@ absl::string_view HttpRequest::Header(absl::string_view name) const {
 
 class HttpServer::Responder final : public HttpResponder {
  public:
-  struct About {
-    uint64_t exchange;
+  struct Exchange {
+    uint64_t number;
     unsigned version;
     bool keep_alive;
     bool head_only;
     std::string id;
-    bool large = false;  // the request
+    bool large = false;  // the request was
   };
-  Responder(std::shared_ptr<Connection> connection, About about)
-      : connection_(std::move(connection)), about_(std::move(about)) {}
+  Responder(std::shared_ptr<Connection> connection, Exchange exchange)
+      : connection_(std::move(connection)), exchange_(std::move(exchange)) {}
   ~Responder() override {
     if (state_ == kOpen) {
       Answer({.status = 500, .content_type = "text/plain", .body = "no answer\n"});
     } else if (state_ == kStreaming) {
-      connection_->Cut(about_.exchange);
+      connection_->Cut(exchange_.number);
     }
-    if (about_.large) connection_->EndLarge();
+    if (exchange_.large) connection_->EndLarge();
   }
 
   void Answer(HttpResponse response) override {
@@ -98,8 +98,8 @@ class HttpServer::Responder final : public HttpResponder {
     if (response.status != 204) {
       absl::StrAppend(&bytes, "Content-Length: ", response.body.size(), "\r\n");
     }
-    absl::StrAppend(&bytes, "\r\n", about_.head_only ? "" : response.body);
-    connection_->Put(about_.exchange, bytes, /*last=*/true, /*streaming=*/false);
+    absl::StrAppend(&bytes, "\r\n", exchange_.head_only ? "" : response.body);
+    connection_->Put(exchange_.number, bytes, /*last=*/true, /*streaming=*/false);
   }
 
   void Begin(HttpResponse head) override {
@@ -108,49 +108,49 @@ class HttpServer::Responder final : public HttpResponder {
     std::string bytes = Head(head);
     absl::StrAppend(&bytes, chunked() ? "Transfer-Encoding: chunked\r\n" : "", "\r\n",
                     Chunk(head.body));
-    connection_->Put(about_.exchange, bytes, /*last=*/false, /*streaming=*/true);
+    connection_->Put(exchange_.number, bytes, /*last=*/false, /*streaming=*/true);
     if (!head.when_quiet.empty()) {
-      connection_->PutWhenQuiet(about_.exchange, Chunk(head.when_quiet));
+      connection_->PutWhenQuiet(exchange_.number, Chunk(head.when_quiet));
     }
   }
   void Write(absl::string_view bytes) override {
     if (state_ != kStreaming || bytes.empty()) return;
-    connection_->Put(about_.exchange, Chunk(bytes), /*last=*/false, /*streaming=*/true);
+    connection_->Put(exchange_.number, Chunk(bytes), /*last=*/false, /*streaming=*/true);
   }
   void End() override {
     int streaming = kStreaming;
     if (!state_.compare_exchange_strong(streaming, kDone)) return;
-    connection_->Put(about_.exchange, chunked() && !about_.head_only ? "0\r\n\r\n" : "",
+    connection_->Put(exchange_.number, chunked() && !exchange_.head_only ? "0\r\n\r\n" : "",
                      /*last=*/true, /*streaming=*/true);
   }
   void OnGone(absl::AnyInvocable<void() &&> fn) override {
-    connection_->OnGone(about_.exchange, std::move(fn));
+    connection_->OnGone(exchange_.number, std::move(fn));
   }
   void Run(absl::AnyInvocable<void() &&> fn) override { connection_->Run(std::move(fn)); }
 
  private:
   enum State { kOpen, kStreaming, kDone };
 
-  bool chunked() const { return about_.version >= 11; }
+  bool chunked() const { return exchange_.version >= 11; }
   std::string Chunk(absl::string_view bytes) const {
-    if (bytes.empty() || about_.head_only) return "";
+    if (bytes.empty() || exchange_.head_only) return "";
     return chunked() ? absl::StrFormat("%x\r\n%s\r\n", bytes.size(), bytes) : std::string(bytes);
   }
   std::string Head(const HttpResponse& response) const {
     std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", Reason(response.status),
-                                    "\r\nx-request-id: ", about_.id, "\r\n");
+                                    "\r\nx-request-id: ", exchange_.id, "\r\n");
     if (response.status != 204) {
       absl::StrAppend(&head, "Content-Type: ", response.content_type, "\r\n");
     }
     for (const auto& [name, value] : response.headers) {
       absl::StrAppend(&head, name, ": ", value, "\r\n");
     }
-    absl::StrAppend(&head, "Connection: ", about_.keep_alive ? "keep-alive" : "close", "\r\n");
+    absl::StrAppend(&head, "Connection: ", exchange_.keep_alive ? "keep-alive" : "close", "\r\n");
     return head;
   }
 
   const std::shared_ptr<Connection> connection_;
-  const About about_;
+  const Exchange exchange_;
   std::atomic<int> state_{kOpen};
 };
 
@@ -179,7 +179,7 @@ void HttpServer::Connection::OnHandshake(const error_code& error) {
   ++core_->bad_requests;
   if (stream_.spoke_http()) {
     error_code ignored;
-    // What it sent is read, or closing would take our last words from it.
+    // Reads the client's bytes, since closing with bytes unread would discard our response.
     stream_.socket().read_some(asio::buffer(core_->scratch()), ignored);
     stream_.socket().write_some(asio::buffer(kSpeaksHttps, sizeof(kSpeaksHttps) - 1), ignored);
     stream_.ShutdownSend();
@@ -197,8 +197,8 @@ void HttpServer::Connection::AwaitRequest() {
   Enter(State::kIdle, Ms(core_->options().idle_ms));
 }
 
-// One wait is always under way, so that a client that goes is noticed; but for one that sends on
-// and on what nobody has asked for.
+// One wait is always in progress, so that a client's close is noticed; except for a client that
+// keeps sending before its response.
 void HttpServer::Connection::WaitRead() {
   if (reading_ || state_ == State::kClosed) return;
   if (state_ == State::kHandling && in_.size() >= kPipelinedBytesMax) return;
@@ -229,7 +229,7 @@ void HttpServer::Connection::OnReadable(const error_code& error) {
   WaitRead();
 }
 
-// Half a connection is a client that has gone: no API client closes its side and still reads.
+// A half-closed connection counts as gone: no API client closes its side and still reads.
 void HttpServer::Connection::OnEnd() { Close(); }
 
 void HttpServer::Connection::Parse() {
@@ -250,12 +250,12 @@ void HttpServer::Connection::Parse() {
   } else if (error == http::error::body_limit) {
     Refuse(413, absl::StrCat("the body is larger than ", kHttpBodyBytesMax, " bytes"));
   } else if (error) {
-    Refuse(400, absl::StrCat("this is no HTTP request: ", error.message()));
+    Refuse(400, absl::StrCat("not a valid HTTP request: ", error.message()));
   }
   if (error) return;
   if (!had_header && parser_->is_header_done()) {
-    if (const char* name = SaidTwice(parser_->get()); name != nullptr) {
-      Refuse(400, absl::StrCat("the header says ", name, " more than once"));
+    if (const char* name = DuplicateHeader(parser_->get()); name != nullptr) {
+      Refuse(400, absl::StrCat("the header has ", name, " more than once"));
       return;
     }
   }
@@ -308,26 +308,26 @@ void HttpServer::Connection::Dispatch() {
   if (!IsPlainId(request.id)) request.id = NewId();
   request.body = std::move(message.body());
   keep_alive_ = message.keep_alive();
-  // The body waits for the handler, and counts until that has read it.
+  // The body waits for the handler, and stays charged until the handler has returned.
   const size_t charge = std::exchange(charged_, 0);
   Enter(State::kHandling, std::nullopt);
   ++core_->requests;
-  Responder::About about = {.exchange = 0,
-                            .version = message.version(),
-                            .keep_alive = keep_alive_,
-                            .head_only = head_only,
-                            .id = request.id,
-                            .large = charge > kHttpLargeBodyBytes};
+  Responder::Exchange exchange = {.number = 0,
+                                  .version = message.version(),
+                                  .keep_alive = keep_alive_,
+                                  .head_only = head_only,
+                                  .id = request.id,
+                                  .large = charge > kHttpLargeBodyBytes};
   // A stream to an old client ends with its connection.
-  if (about.version < 11) keep_alive_ = about.keep_alive = false;
+  if (exchange.version < 11) keep_alive_ = exchange.keep_alive = false;
   {
     absl::MutexLock lock(mu_);
-    about.exchange = ++exchange_;
+    exchange.number = ++exchange_;
     when_quiet_.clear();
     complete_ = false;
     on_gone_ = nullptr;
   }
-  auto responder = std::make_shared<Responder>(shared_from_this(), std::move(about));
+  auto responder = std::make_shared<Responder>(shared_from_this(), std::move(exchange));
   core_->RunTask([core = core_.get(), request = std::move(request), charge,
                   responder = std::move(responder)]() mutable {
     core->options().handler(std::move(request), std::move(responder));
@@ -341,16 +341,16 @@ void HttpServer::Connection::Refuse(int status, const std::string& words) {
   keep_alive_ = false;
   in_.clear();
   Enter(State::kHandling, std::nullopt);
-  Responder::About about = {
-      .exchange = 0, .version = 11, .keep_alive = false, .head_only = false, .id = NewId()};
+  Responder::Exchange exchange = {
+      .number = 0, .version = 11, .keep_alive = false, .head_only = false, .id = NewId()};
   {
     absl::MutexLock lock(mu_);
-    about.exchange = ++exchange_;
+    exchange.number = ++exchange_;
     when_quiet_.clear();
     complete_ = false;
     on_gone_ = nullptr;
   }
-  Responder(shared_from_this(), std::move(about)).Answer(core_->options().error(status, words));
+  Responder(shared_from_this(), std::move(exchange)).Answer(core_->options().error(status, words));
 }
 
 // Connection: writing.
@@ -368,8 +368,8 @@ void HttpServer::Connection::Put(uint64_t exchange, absl::string_view bytes, boo
     }
     complete_ = last && !overflown_;
     if (complete_) on_gone_ = nullptr;
-    if (wake_asked_) return;
-    wake_asked_ = true;
+    if (wake_pending_) return;
+    wake_pending_ = true;
   }
   core_->Wake(shared_from_this());
 }
@@ -380,8 +380,8 @@ void HttpServer::Connection::Cut(uint64_t exchange) {
     if (gone_ || complete_ || exchange != exchange_) return;
     complete_ = cut_ = true;
     on_gone_ = nullptr;
-    if (wake_asked_) return;
-    wake_asked_ = true;
+    if (wake_pending_) return;
+    wake_pending_ = true;
   }
   core_->Wake(shared_from_this());
 }
@@ -409,7 +409,7 @@ void HttpServer::Connection::Flush() {
   bool complete = false;
   {
     absl::MutexLock lock(mu_);
-    wake_asked_ = false;
+    wake_pending_ = false;
     overflown = overflown_;
     complete = complete_;
     if (!writing_ && !overflown) {
@@ -465,7 +465,7 @@ void HttpServer::Connection::OnWritten(const error_code& error, size_t bytes) {
   Flush();
 }
 
-// The answer is with the client's kernel.
+// All bytes of the response are with the kernel.
 void HttpServer::Connection::OnDrained() {
   answer_deadline_.reset();
   bool cut = false;
@@ -478,7 +478,7 @@ void HttpServer::Connection::OnDrained() {
     return;
   }
   if (!keep_alive_) {
-    // Closing with bytes unread would take our last words from the client.
+    // Closing with bytes unread would discard the response before the client has read it.
     stream_.ShutdownSend();
     in_.clear();
     Enter(State::kLinger, kLinger);

@@ -1,5 +1,5 @@
-// Inside node/http/http_server.h: its connections and what they share. For http_server.cc and
-// http_connection.cc alone: Asio and Beast cost much to compile.
+// Internal to node/http/http_server.h: the server's core and its connections. Included only by
+// http_server.cc and http_connection.cc, since Asio and Beast cost much to compile.
 #pragma once
 
 #include <array>
@@ -35,10 +35,10 @@
 namespace strata {
 
 inline constexpr size_t kHttpReadBytes = 64 * 1024;
-// What a request with a larger body took is given back to the system when it has ended.
+// After a request with a larger body freed memory is given back to the system.
 inline constexpr size_t kHttpLargeBodyBytes = 1024 * 1024;
 
-// What connections and responders share, and the threads.
+// The state that connections and responders share, and the threads.
 class HttpServer::Core final : public std::enable_shared_from_this<Core> {
  public:
   explicit Core(Options options)
@@ -55,9 +55,9 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   uint16_t port() const { return port_; }
   Stats stats() const;
 
-  // Any thread: `connection` has something to write, or is to be dropped.
+  // Any thread: `connection` has bytes to write, or must be dropped.
   void Wake(std::shared_ptr<Connection> connection);
-  // Any thread: on one of the handlers'.
+  // Any thread: runs `task` on a handler's thread.
   void RunTask(absl::AnyInvocable<void() &&> task);
 
   // Server's thread.
@@ -68,13 +68,13 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
     body_bytes_ += bytes;
     return true;
   }
-  // Charges them, if need be in place of bodies that are still on their way: those that have been
-  // for longest go. `self` stays. False: all of them would not do, and none has gone.
+  // Charges `bytes`, if need be by closing other connections whose bodies are incomplete, the
+  // oldest first. False: closing all of them would not suffice, and none was closed.
   bool ChargeBodyFirst(const Connection* self, size_t bytes);
 
   // Any thread.
   void ReleaseBody(size_t bytes) { body_bytes_ -= bytes; }
-  // Any thread: a request has ended that left much to be given back. Soon, once for several.
+  // Any thread: a large request has ended; gives memory back soon, once for several.
   void EndLarge() { give_back_ = true; }
 
   std::atomic<uint64_t> requests{0}, bad_requests{0}, dropped{0};
@@ -83,7 +83,7 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   using Task = absl::AnyInvocable<void() &&>;
 
   void Accept();
-  // Whether one more handshake may begin; else says why not.
+  // Whether one more handshake may begin; else logs why not.
   bool Admit(const boost::asio::ip::tcp::socket& socket);
   void OnAccept(boost::asio::ip::tcp::socket socket);
   bool MakeRoom();
@@ -117,7 +117,7 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
 };
 
-// One client. Its state belongs to the server's thread, but for what is said otherwise.
+// One client. Its state belongs to the server's thread, unless stated otherwise.
 class HttpServer::Connection final : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Core> core, boost::asio::ip::tcp::socket socket)
@@ -141,29 +141,29 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
     AwaitRequest();
     WaitRead();
   }
-  // There are too many. Instead of Start(); not with TLS.
+  // Refuses the client since there are too many. Instead of Start(); not with TLS.
   void StartRefused() {
     Refuse(503, "too many connections; try again");
     WaitRead();
   }
   void Close();
   void CheckDeadlines(std::chrono::steady_clock::time_point now);
-  // What the responders have put.
+  // Writes the responders' bytes.
   void Flush();
 
-  // Gives way to others. Who has not asked for anything goes before who is about to.
+  // May be closed for others. Connections without a request go before those that are sending one.
   bool may_go() const {
     return state_ == State::kHandshake || state_ == State::kIdle || state_ == State::kHeader;
   }
   bool GoesBefore(const Connection& other) const {
-    const bool asks = state_ == State::kHeader;
-    const bool other_asks = other.state_ == State::kHeader;
-    return asks != other_asks ? other_asks : since_ < other.since_;
+    const bool in_header = state_ == State::kHeader;
+    const bool other_in_header = other.state_ == State::kHeader;
+    return in_header != other_in_header ? other_in_header : since_ < other.since_;
   }
-  // Of a body that is still on its way.
+  // Bytes of an incomplete body.
   size_t unfinished_bytes() const { return state_ == State::kBody ? charged_ : 0; }
 
-  // Responders', any thread; `exchange` is the request that they answer.
+  // For responders, any thread; `exchange` is the number of the request that they answer.
   void Put(uint64_t exchange, absl::string_view bytes, bool last, bool streaming);
   void Cut(uint64_t exchange);  // the stream ends broken
   void PutWhenQuiet(uint64_t exchange, std::string bytes);
@@ -198,25 +198,25 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   State state_ = State::kIdle;
   std::chrono::steady_clock::time_point since_;
   std::optional<std::chrono::steady_clock::time_point> deadline_, write_deadline_, answer_deadline_;
-  bool reading_ = false;  // a wait is under way
+  bool reading_ = false;  // a wait is in progress
   std::string in_;        // received, not parsed
   std::optional<Parser> parser_;
   size_t charged_ = 0;      // of the body, with the core
-  bool keep_alive_ = true;  // after the exchange under way
+  bool keep_alive_ = true;  // after the current exchange
   bool writing_ = false;
   std::string writing_bytes_;
   size_t written_ = 0;
-  std::chrono::steady_clock::time_point quiet_since_;  // nothing has been written since
+  std::chrono::steady_clock::time_point quiet_since_;  // time of the last write
 
   absl::Mutex mu_;
   uint64_t exchange_ ABSL_GUARDED_BY(mu_) = 0;
   std::string out_ ABSL_GUARDED_BY(mu_);
-  std::string when_quiet_ ABSL_GUARDED_BY(mu_);  // of the stream under way
+  std::string when_quiet_ ABSL_GUARDED_BY(mu_);  // of the current stream
   bool complete_ ABSL_GUARDED_BY(mu_) = true;    // nothing more comes for the exchange
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
   bool overflown_ ABSL_GUARDED_BY(mu_) = false;
   bool cut_ ABSL_GUARDED_BY(mu_) = false;
-  bool wake_asked_ ABSL_GUARDED_BY(mu_) = false;
+  bool wake_pending_ ABSL_GUARDED_BY(mu_) = false;
   absl::AnyInvocable<void() &&> on_gone_ ABSL_GUARDED_BY(mu_);
 };
 

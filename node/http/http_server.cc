@@ -24,15 +24,15 @@ using tcp = asio::ip::tcp;
 using SteadyClock = std::chrono::steady_clock;
 using Ms = std::chrono::milliseconds;
 
-// In the kernel, of what a client does not take.
+// Kernel buffer for bytes that a client has not received.
 constexpr int kSendBufferBytes = 256 * 1024;
 
-// A client whose machine sleeps or whose network went says nothing, and its text would be written
-// for nobody. Probed when nothing else is on its way; two minutes, for one may live and pause.
+// A client whose machine sleeps or whose network is down does not close, and its generation would
+// run for nothing. TCP probes an idle connection; two minutes, since a client may merely pause.
 constexpr int kVanishedMs = 120'000;
 constexpr int kProbeAfterS = 30, kProbeEveryS = 15, kProbesMax = 6;
 
-void NoticeIfItVanishes(int socket) {
+void DetectDeadClient(int socket) {
   const auto set = [socket](int level, int option, int value) {
     setsockopt(socket, level, option, &value, sizeof(value));
   };
@@ -45,7 +45,7 @@ void NoticeIfItVanishes(int socket) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEveryS);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbesMax);
 #ifdef TCP_USER_TIMEOUT
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kVanishedMs);  // for what was sent, or does not fit there
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kVanishedMs);  // for unacknowledged and unsent bytes
 #endif
 }
 
@@ -57,8 +57,8 @@ absl::Status HttpServer::Core::Listen() {
   const asio::ip::address address = asio::ip::make_address(host, error);
   if (error) {
     return absl::InvalidArgumentError(absl::StrCat("--http: ", options_.host,
-                                                   " is no address of this machine: wants a "
-                                                   "number, localhost or [::]"));
+                                                   " is not an address of this machine: use an "
+                                                   "IP address, localhost or [::]"));
   }
   tcp::endpoint at(address, options_.port);
   acceptor_.open(at.protocol(), error);
@@ -101,13 +101,13 @@ void HttpServer::Core::Stop() {
     const auto connections = connections_;
     for (const auto& [raw, connection] : connections) connection->Close();
   });
-  std::deque<Task> unheard;
+  std::deque<Task> dropped_tasks;
   {
     absl::MutexLock lock(mu_);
     stopped_ = true;
-    unheard.swap(tasks_);
+    dropped_tasks.swap(tasks_);
   }
-  unheard.clear();
+  dropped_tasks.clear();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   absl::MutexLock lock(mu_);
@@ -132,7 +132,7 @@ void HttpServer::Core::Accept() {
       Accept();
       return;
     }
-    // Out of descriptors, most likely: some will be free soon, one of them now.
+    // Most likely out of descriptors: MakeRoom() frees one, and others will be free soon.
     ++accept_failures_;
     MakeRoom();
     LOG_EVERY_N_SEC(WARNING, 10) << "HTTP: cannot accept a connection: " << error.message();
@@ -146,7 +146,7 @@ void HttpServer::Core::Accept() {
 bool HttpServer::Core::Admit(const tcp::socket& socket) {
   error_code error;
   const std::string source = socket.remote_endpoint(error).address().to_string();
-  if (error) return false;  // it has gone
+  if (error) return false;  // the client has gone
   return AdmitOrTell(source, &limiter_, &*refusals_);
 }
 
@@ -159,10 +159,10 @@ void HttpServer::Core::OnAccept(tcp::socket socket) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
-  NoticeIfItVanishes(socket.native_handle());
+  DetectDeadClient(socket.native_handle());
   const bool refused = connections_.size() >= options_.connections_max && !MakeRoom();
   if (refused) ++refused_;
-  if (refused && options_.tls != nullptr) return;  // a handshake is more than it can have
+  if (refused && options_.tls != nullptr) return;  // a refused client gets no handshake
   if (connections_.size() >= options_.connections_max + kHttpRefusalsMax) return;
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
   auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
@@ -175,7 +175,7 @@ void HttpServer::Core::OnAccept(tcp::socket socket) {
   }
 }
 
-// Whoever has been quiet for longest goes first. False: all are busy.
+// Closes the connection that has been quiet for longest. False: all are busy.
 bool HttpServer::Core::MakeRoom() {
   std::shared_ptr<Connection> quietest;
   for (const auto& [raw, connection] : connections_) {

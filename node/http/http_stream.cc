@@ -21,7 +21,7 @@ HttpStream::HttpStream(tcp::socket socket, const HttpTls* tls)
   if (session_ != nullptr) SSL_set_fd(session_.get(), static_cast<int>(socket_.native_handle()));
 }
 
-HttpStream::Wants HttpStream::Look(int result, Error* error) {
+HttpStream::Wants HttpStream::CheckResult(int result, Error* error) {
   switch (SSL_get_error(session_.get(), result)) {
     case SSL_ERROR_NONE:
       return Wants::kNothing;
@@ -44,7 +44,7 @@ HttpStream::Wants HttpStream::Look(int result, Error* error) {
 void HttpStream::Handshake(std::function<void(const Error&)> then) {
   Error error;
   ERR_clear_error();
-  const Wants wants = Look(SSL_accept(session_.get()), &error);
+  const Wants wants = CheckResult(SSL_accept(session_.get()), &error);
   if (wants == Wants::kNothing) {
     is_up_ = !error;
     then(error);
@@ -68,7 +68,7 @@ size_t HttpStream::ReadSome(char* bytes, size_t size, Error* error) {
   if (session_ == nullptr) return socket_.read_some(asio::buffer(bytes, size), *error);
   ERR_clear_error();
   const int n = SSL_read(session_.get(), bytes, static_cast<int>(std::min<size_t>(size, INT_MAX)));
-  if (Look(n, error) != Wants::kNothing) *error = asio::error::would_block;
+  if (CheckResult(n, error) != Wants::kNothing) *error = asio::error::would_block;
   return n > 0 ? static_cast<size_t>(n) : 0;
 }
 
@@ -78,7 +78,7 @@ void HttpStream::WriteSome(absl::string_view bytes,
     socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()), std::move(then));
     return;
   }
-  // Waits first, so that `then` never runs from in here.
+  // Waits first, so that `then` never runs inside this call.
   socket_.async_wait(tcp::socket::wait_write,
                      [this, bytes, then = std::move(then)](const Error& failed) mutable {
                        Error error = failed;
@@ -87,7 +87,7 @@ void HttpStream::WriteSome(absl::string_view bytes,
                          ERR_clear_error();
                          n = SSL_write(session_.get(), bytes.data(),
                                        static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
-                         if (Look(n, &error) != Wants::kNothing) {
+                         if (CheckResult(n, &error) != Wants::kNothing) {
                            WriteSome(bytes, std::move(then));
                            return;
                          }

@@ -1,5 +1,5 @@
-// Inside node/http/http_server.h: one client's bytes, plain or by TLS, on a socket that never
-// blocks. Server's thread. With TLS the process ignores SIGPIPE.
+// Internal to node/http/http_server.h: one client's byte stream, plain or by TLS, on a non-blocking
+// socket. Server's thread. REQUIRES: with TLS the process ignores SIGPIPE.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -16,26 +16,26 @@ class HttpStream {
  public:
   using Error = boost::system::error_code;
 
-  // `tls` outlives it; null: plain.
+  // REQUIRES: `tls` outlives the stream. Null: plain.
   HttpStream(boost::asio::ip::tcp::socket socket, const HttpTls* tls);
 
   bool has_tls() const { return session_ != nullptr; }
   boost::asio::ip::tcp::socket& socket() { return socket_; }
 
-  // Calls `then` when both sides speak TLS, or cannot. Precondition: has_tls().
+  // Calls `then` when the handshake has succeeded or failed. REQUIRES: has_tls().
   void Handshake(std::function<void(const Error&)> then);
-  // After Handshake() failed: the client spoke plain HTTP.
+  // After a failed Handshake(): whether the client spoke plain HTTP.
   bool spoke_http() const { return spoke_http_; }
 
   // Calls `then` when there may be something to read.
   void AwaitReadable(std::function<void(const Error&)> then);
-  // would_block: not yet. A record of TLS is never larger than `bytes`, so nothing stays behind
-  // that AwaitReadable() would not see.
+  // would_block: nothing to read yet. REQUIRES: `size` is at least that of a TLS record, so that no
+  // bytes stay in OpenSSL's buffer, which AwaitReadable() does not see.
   size_t ReadSome(char* bytes, size_t size, Error* error);
-  // `bytes` stay there until `then`. One at a time.
+  // REQUIRES: `bytes` stay valid until `then`. One at a time.
   void WriteSome(absl::string_view bytes, std::function<void(const Error&, size_t)> then);
 
-  // Says that nothing more comes.
+  // Closes the sending side.
   void ShutdownSend();
   void Close();
 
@@ -43,13 +43,13 @@ class HttpStream {
   struct FreeSession {
     void operator()(ssl_st* session) const;
   };
-  // What a call of OpenSSL that returned `result` was short of; in `error`, why it failed.
+  // What an OpenSSL call that returned `result` waits for; sets `error` where it failed.
   enum class Wants { kNothing, kRead, kWrite };
-  Wants Look(int result, Error* error);
+  Wants CheckResult(int result, Error* error);
 
   boost::asio::ip::tcp::socket socket_;
   const std::unique_ptr<ssl_st, FreeSession> session_;  // null: plain
-  bool is_up_ = false;                                  // the handshake is over
+  bool is_up_ = false;                                  // the handshake has succeeded
   bool spoke_http_ = false;
 };
 

@@ -59,10 +59,10 @@ void WarnOfDates(const X509* certificate, const std::string& path, absl::Time no
   };
   if (now > to) {
     LOG(WARNING) << "--tls-cert " << path << ": expired on " << day(to)
-                 << "; clients that look will not connect";
+                 << "; clients that check it will not connect";
   } else if (now < from) {
-    LOG(WARNING) << "--tls-cert " << path << ": is good from " << day(from)
-                 << " on only; clients that look will not connect";
+    LOG(WARNING) << "--tls-cert " << path << ": is not valid before " << day(from)
+                 << "; clients that check it will not connect";
   }
 }
 
@@ -88,7 +88,7 @@ absl::Status UseCertificates(SSL_CTX* context, const std::string& path, absl::Ti
       return Bad(kOption, path, "a further certificate of it cannot be used");
     }
   }
-  // It ends with there being no more, not with one that is broken.
+  // The loop must have ended at the end of the file, not at a broken certificate.
   const unsigned long error = ERR_peek_last_error();
   if (error != 0 && ERR_GET_REASON(error) != PEM_R_NO_START_LINE) {
     return Bad(kOption, path, "a further certificate of it is broken");
@@ -104,8 +104,8 @@ absl::Status UseKey(SSL_CTX* context, const HttpTls::Files& files) {
     return absl::Status(pem.status().code(), absl::StrCat(kOption, ": ", pem.status().message()));
   }
   bool locked = false;
-  const auto no_passphrase = [](char*, int, int, void* asked) {
-    *static_cast<bool*>(asked) = true;
+  const auto no_passphrase = [](char*, int, int, void* locked_out) {
+    *static_cast<bool*>(locked_out) = true;
     return -1;
   };
   const Key key(
@@ -123,10 +123,10 @@ absl::Status UseKey(SSL_CTX* context, const HttpTls::Files& files) {
 
 absl::StatusOr<std::shared_ptr<const HttpTls>> HttpTls::Load(const Files& files, absl::Time now) {
   if (files.key.empty()) {
-    return absl::InvalidArgumentError("--tls-cert: wants its private key as well (--tls-key FILE)");
+    return absl::InvalidArgumentError("--tls-cert: needs its private key as well (--tls-key FILE)");
   }
   if (files.certificate.empty()) {
-    return absl::InvalidArgumentError("--tls-key: wants its certificate as well (--tls-cert FILE)");
+    return absl::InvalidArgumentError("--tls-key: needs its certificate as well (--tls-cert FILE)");
   }
   SSL_CTX* context = SSL_CTX_new(TLS_server_method());
   if (context == nullptr) return absl::InternalError("OpenSSL has no TLS");

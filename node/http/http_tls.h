@@ -1,6 +1,6 @@
-// The certificate and key by which the HTTP API speaks HTTPS, as its owner gave them: PEM files.
-// TLS 1.2 and later: 1.3 alone would turn away clients and proxies that are still about, and 1.2
-// with the suites that are left here (ephemeral keys, AEAD) has no weakness that is known.
+// The certificate and key of the HTTP API's HTTPS, from its owner's PEM files. TLS 1.2 and later:
+// 1.3 alone would exclude clients and proxies still in use, and 1.2 with the suites enabled here
+// (ephemeral keys, AEAD) has no known weakness.
 #pragma once
 
 #include <memory>
@@ -14,20 +14,20 @@ struct ssl_st;
 
 namespace strata {
 
-// Thread-safe once it is there.
+// Thread-safe after Load().
 class HttpTls {
  public:
   struct Files {
-    std::string certificate;  // the server's, then those between it and an authority
-    std::string key;          // its owner's alone to read
+    std::string certificate;  // the server's, then the intermediate ones
+    std::string key;          // readable by its owner only
   };
-  // kInvalidArgument, naming the file: it cannot be read, is no PEM, is locked with a passphrase,
-  // or the key is another certificate's. Else what ReadPrivateFile() says of the key's file. A
-  // certificate that is not good at `now` is a warning in the log. The files are read once.
+  // kInvalidArgument, naming the file: it cannot be read, is not PEM, has a passphrase, or the key
+  // belongs to another certificate. Else the errors of ReadPrivateFile() for the key's file. Logs a
+  // warning for a certificate that is not valid at `now`. The files are read once.
   static absl::StatusOr<std::shared_ptr<const HttpTls>> Load(const Files& files, absl::Time now);
   ~HttpTls();
 
-  // For one connection; the caller frees it.
+  // A session for one connection; the caller frees it.
   ssl_st* NewSession() const;
 
  private:

@@ -12,7 +12,7 @@ namespace strata {
 
 std::string HostOfGrpcPeer(absl::string_view peer) {
   if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) return "";
-  std::string decoded;  // as of a URI
+  std::string decoded;  // percent-decoded, as in a URI
   for (size_t i = 0; i < peer.size(); ++i) {
     std::string byte;
     if (peer[i] == '%' && i + 2 < peer.size() &&

@@ -1,4 +1,4 @@
-// The gRPC service of a node towards its cluster, wire.Cluster: takes heartbeats and questions on
+// The gRPC service of a node towards its cluster, wire.Cluster: takes heartbeats and queries on
 // gRPC's threads and hands them to the loop, where ClusterRuntime answers them.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace strata {
 
-// The loop runs until the server with this service has shut down: calls end there.
+// REQUIRES: the loop runs until the server with this service has shut down, since calls end there.
 class ClusterService final : public wire::Cluster::CallbackService {
  public:
-  // All outlive the service; `benchmarks` may be null: then nothing is measured.
+  // REQUIRES: the pointers outlive the service. `benchmarks` may be null: nothing is measured.
   ClusterService(EventLoop* loop, ClusterRuntime* runtime, Benchmarks* benchmarks)
       : loop_(loop), runtime_(runtime), benchmarks_(benchmarks) {}
 
@@ -35,8 +35,8 @@ class ClusterService final : public wire::Cluster::CallbackService {
   Benchmarks* const benchmarks_;
 };
 
-// The host in what gRPC calls a call's peer ("ipv4:10.0.0.1:5", "ipv6:%5B::1%5D:5"); empty if there
-// is none.
+// The host of a gRPC call's peer string ("ipv4:10.0.0.1:5", "ipv6:%5B::1%5D:5"); empty if there is
+// none.
 std::string HostOfGrpcPeer(absl::string_view peer);
 
 }  // namespace strata

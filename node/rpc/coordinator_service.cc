@@ -25,11 +25,11 @@ using Stub = wire::Coordinator::Stub;
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kMeasureAnswerMs = 3'000;
-// Before what is held is loaded again; doubles with each try in vain.
-constexpr absl::Duration kHeldPause = absl::Milliseconds(250);
-constexpr absl::Duration kHeldPauseMax = absl::Seconds(8);
+// Back-off before a leased model is loaded again; doubles with each failed attempt.
+constexpr absl::Duration kReloadPause = absl::Milliseconds(250);
+constexpr absl::Duration kReloadPauseMax = absl::Seconds(8);
 
-// A node's file where no other node is named.
+// The request with this node as the source, where it names none.
 template <typename Request>
 Request WithSource(const Request& request, const std::string& node_id) {
   Request filled = request;
@@ -37,19 +37,21 @@ Request WithSource(const Request& request, const std::string& node_id) {
   return filled;
 }
 
-// What may be asked again, for its notes and progress are no answer yet.
+// Whether the event is the call's result: a call that emitted only notes and progress may be
+// retried.
 bool IsAnswer(const wire::PlanModelEvent& event) { return event.has_plan(); }
 bool IsAnswer(const wire::LoadModelEvent& event) { return event.has_loaded(); }
 bool IsAnswer(const wire::DrainNodeEvent& /*event*/) { return false; }
 
-// Tells what the other node writes until its end; false ends it. `said` is set by the answer.
-template <typename Event, typename Tell>
-grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
-                  const Tell& tell, bool* said) {
+// Writes the other node's events until their end; cancels the call when `write` returns false. The
+// result event sets `answered`.
+template <typename Event, typename Write>
+grpc::Status Relay(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
+                   const Write& write, bool* answered) {
   Event event;
   while (ReadNext(from.get(), &event)) {
-    *said = *said || IsAnswer(event);
-    if (!tell(event)) context->TryCancel();
+    *answered = *answered || IsAnswer(event);
+    if (!write(event)) context->TryCancel();
   }
   return from->Finish();
 }
@@ -62,31 +64,31 @@ auto WriteTo(grpc::ServerWriter<Event>* writer) {
   };
 }
 
-// What every long call of a coordinator's asks and tells.
+// The operation context of a long call to the coordinator: cancellation and notes.
 template <typename Event>
-Coordinator::OperationContext CallerOf(const grpc::ServerContext& context,
-                                       EventWriter<Event>* events) {
-  Coordinator::OperationContext caller;
-  caller.should_continue = [&context] { return !context.IsCancelled(); };
-  caller.note = [events](const std::string& note) {
+Coordinator::OperationContext OperationOf(const grpc::ServerContext& context,
+                                          EventWriter<Event>* events) {
+  Coordinator::OperationContext operation;
+  operation.should_continue = [&context] { return !context.IsCancelled(); };
+  operation.note = [events](const std::string& note) {
     Event event;
     event.set_note(note);
-    return events->Tell(std::move(event));
+    return events->Write(std::move(event));
   };
-  return caller;
+  return operation;
 }
 
 }  // namespace
 
-// One of the calls that may be under way at a time.
-class CoordinatorService::Admission {
+// Counts one call against the limit of calls in flight.
+class CoordinatorService::CallLimit {
  public:
-  Admission(CoordinatorService* service, int calls_max) : service_(service) {
+  CallLimit(CoordinatorService* service, int calls_max) : service_(service) {
     admitted_ = ++service_->calls_ <= calls_max;
   }
-  ~Admission() { --service_->calls_; }
-  Admission(const Admission&) = delete;
-  Admission& operator=(const Admission&) = delete;
+  ~CallLimit() { --service_->calls_; }
+  CallLimit(const CallLimit&) = delete;
+  CallLimit& operator=(const CallLimit&) = delete;
 
   absl::Status status() const {
     return admitted_ ? absl::OkStatus()
@@ -104,7 +106,7 @@ CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gatewa
       options_(std::move(options)),
       n_requests_(std::make_shared<std::atomic<int>>(0)) {}
 
-absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
+absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::FindLeader(
     const grpc::ServerContext& context) {
   for (const SteadyTime until = SteadyTime::Now() + options_.leadership_time;;
        absl::SleepFor(kPoll)) {
@@ -112,7 +114,8 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Els
     if (leadership.mine && leadership.settled) return nullptr;
     if (!leadership.address.empty()) {
       if (!WasForwarded(context)) return gateway_->StubAt(leadership.address);
-      return AsLeaderChanged(NoCoordinator());  // whoever passed it on knows that, too, in a moment
+      // The node that forwarded the call learns of the new leader in a moment, too.
+      return AsLeaderChanged(NoCoordinator());
     }
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     if (SteadyTime::Now() < until) continue;
@@ -126,22 +129,21 @@ template <typename Call>
 std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext& context,
                                                        Call call) {
   for (SteadyTime until = SteadyTime::InfiniteFuture();; absl::SleepFor(kPoll)) {
-    auto elsewhere = Elsewhere(context);
-    if (!elsewhere.ok()) return TextStatusToGrpc(elsewhere.status());
-    if (*elsewhere == nullptr) return std::nullopt;
+    auto leader = FindLeader(context);
+    if (!leader.ok()) return TextStatusToGrpc(leader.status());
+    if (*leader == nullptr) return std::nullopt;
     const auto onward = Onward(context);
-    bool said = false;
-    grpc::Status status = call(elsewhere->get(), onward.get(), &said);
+    bool answered = false;
+    grpc::Status status = call(leader->get(), onward.get(), &answered);
     const bool has_gone =
         status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
     if (!has_gone && !IsLeaderChanged(TextStatusFromGrpc(status))) return status;
-    until = std::min(until,
-                     SteadyTime::Now() + options_.leadership_time);  // from the first that has gone
-    if (said || context.IsCancelled() || SteadyTime::Now() >= until) {
+    // The time to retry counts from the first failure.
+    until = std::min(until, SteadyTime::Now() + options_.leadership_time);
+    if (answered || context.IsCancelled() || SteadyTime::Now() >= until) {
       if (!has_gone) return status;
       return TextStatusToGrpc(WithRetryAfterMs(
-          absl::UnavailableError(
-              "the node that coordinates does not answer; try again in a few seconds"),
+          absl::UnavailableError("the coordinator does not answer; try again in a few seconds"),
           kRetrySoonMs));
     }
   }
@@ -150,15 +152,16 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
 grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
                                            const wire::PlanModelRequest* request,
                                            grpc::ServerWriter<wire::PlanModelEvent>* writer) {
-  const Admission admission(this, kCoordinatorLongCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  const CallLimit limit(this, kCoordinatorLongCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
   const wire::PlanModelRequest filled = WithSource(*request, options_.node_id);
-  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
-    return Pass(to->PlanModel(onward, filled), onward, WriteTo(writer), said);
-  });
-  if (passed_on) return *passed_on;
+  const auto forwarded =
+      PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
+        return Relay(to->PlanModel(onward, filled), onward, WriteTo(writer), answered);
+      });
+  if (forwarded) return *forwarded;
   EventWriter<wire::PlanModelEvent> events(WriteTo(writer));
-  auto plan = coordinator_->Plan(filled, CallerOf(*context, &events));
+  auto plan = coordinator_->Plan(filled, OperationOf(*context, &events));
   events.Finish();
   if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
@@ -170,35 +173,36 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
 grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
                                            const wire::LoadModelRequest* request,
                                            grpc::ServerWriter<wire::LoadModelEvent>* writer) {
-  const Admission admission(this, kCoordinatorLongCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  wire::LoadModelRequest wanted = WithSource(*request, options_.node_id);
+  const CallLimit limit(this, kCoordinatorLongCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
+  wire::LoadModelRequest load = WithSource(*request, options_.node_id);
   bool was_loaded = false;
-  absl::Duration pause = kHeldPause;
-  const auto tell = [&](const wire::LoadModelEvent& event) {
-    // Nobody reads on once it is loaded.
-    const bool told = was_loaded ? !context->IsCancelled() : WriteTo(writer)(event);
-    if (!event.has_loaded()) return told;
+  absl::Duration pause = kReloadPause;
+  const auto write = [&](const wire::LoadModelEvent& event) {
+    // The client reads no events after the loaded one.
+    const bool is_open = was_loaded ? !context->IsCancelled() : WriteTo(writer)(event);
+    if (!event.has_loaded()) return is_open;
     was_loaded = true;
-    pause = kHeldPause;
-    wanted.set_model_id(event.loaded().model_id());
-    // As it is, whoever asked for it so.
-    wanted.mutable_placement()->set_n_ctx(event.loaded().n_ctx());
-    wanted.mutable_placement()->set_n_seqs(event.loaded().n_seqs());
-    return told;
+    pause = kReloadPause;
+    load.set_model_id(event.loaded().model_id());
+    // A reload keeps the sizes that the model has, whichever request chose them.
+    load.mutable_placement()->set_n_ctx(event.loaded().n_ctx());
+    load.mutable_placement()->set_n_seqs(event.loaded().n_seqs());
+    return is_open;
   };
-  for (;; pause = std::min(2 * pause, kHeldPauseMax)) {
-    const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
-      return Pass(to->LoadModel(onward, wanted), onward, tell, said);
-    });
+  for (;; pause = std::min(2 * pause, kReloadPauseMax)) {
+    const auto forwarded =
+        PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
+          return Relay(to->LoadModel(onward, load), onward, write, answered);
+        });
     const grpc::Status status =
-        passed_on ? *passed_on : TextStatusToGrpc(LoadHere(*context, wanted, tell));
-    // What is held outlives its coordinator. Who passed it on asks the next one.
-    const bool again = wanted.hold() && was_loaded && !status.ok();
+        forwarded ? *forwarded : TextStatusToGrpc(LoadHere(*context, load, write));
+    // A leased model outlives its coordinator: the node that the client called reloads it.
+    const bool again = load.hold() && was_loaded && !status.ok();
     if (!again || WasForwarded(*context)) return status;
-    // It may be another's by now, who wished for it otherwise.
+    // Another client may have loaded the model with other options by now.
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
-      *wanted.mutable_placement() = request->placement();
+      *load.mutable_placement() = request->placement();
     }
     const SteadyTime until = SteadyTime::Now() + pause;
     while (!context->IsCancelled() && SteadyTime::Now() < until) absl::SleepFor(kPoll);
@@ -208,32 +212,32 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
 
 absl::Status CoordinatorService::LoadHere(
     const grpc::ServerContext& context, const wire::LoadModelRequest& request,
-    absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell) {
-  EventWriter<wire::LoadModelEvent> events(tell);
-  Coordinator::OperationContext caller = CallerOf(context, &events);
-  caller.placed = [&events](const wire::ModelStatus& placed) {
+    absl::FunctionRef<bool(const wire::LoadModelEvent& event)> write) {
+  EventWriter<wire::LoadModelEvent> events(write);
+  Coordinator::OperationContext operation = OperationOf(context, &events);
+  operation.placed = [&events](const wire::ModelStatus& placed) {
     wire::LoadModelEvent event;
     *event.mutable_placed() = placed;
-    return events.Tell(std::move(event));
+    return events.Write(std::move(event));
   };
-  caller.progress = [&events](uint32_t stage, const wire::LoadProgress& progress) {
+  operation.progress = [&events](uint32_t stage, const wire::LoadProgress& progress) {
     wire::LoadModelEvent event;
     event.mutable_progress()->set_stage(stage);
     *event.mutable_progress()->mutable_progress() = progress;
-    return events.Tell(std::move(event), stage);
+    return events.Write(std::move(event), stage);
   };
   const bool was_loaded = !request.model_id().empty();
-  auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(caller))
-                           : coordinator_->Load(request, caller);
+  auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(operation))
+                           : coordinator_->Load(request, operation);
   events.Finish();
   if (!loaded.ok()) return loaded.status();
   wire::LoadModelEvent event;
   *event.mutable_loaded() = coordinator_->StatusOf(loaded->deployment);
   event.set_was_there(loaded->was_there);
   event.set_lease(loaded->lease);
-  tell(event);
+  write(event);
   if (loaded->lease == 0) return absl::OkStatus();
-  // One that failed is held, too: its caller still wants to know why.
+  // The lease of a failed model is kept, too: its caller still reads the reason.
   while (coordinator_->HasLease(loaded->lease) && !context.IsCancelled()) absl::SleepFor(kPoll);
   coordinator_->Release(loaded->lease);
   return context.IsCancelled() ? absl::OkStatus() : coordinator_->CheckLeadership();
@@ -242,12 +246,12 @@ absl::Status CoordinatorService::LoadHere(
 grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
                                              const wire::UnloadModelRequest* request,
                                              wire::UnloadModelResponse* response) {
-  const Admission admission(this, kCoordinatorCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
+  const auto forwarded = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
     return to->UnloadModel(onward, *request, response);
   });
-  if (passed_on) return *passed_on;
+  if (forwarded) return *forwarded;
   if (request->lease() != 0) {
     coordinator_->Release(request->lease());
     return grpc::Status::OK;
@@ -260,15 +264,15 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
 grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
                                             const wire::ListModelsRequest* request,
                                             wire::ListModelsResponse* response) {
-  const Admission admission(this, kCoordinatorCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
   absl::StatusOr<std::vector<wire::ModelStatus>> models;
   for (const SteadyTime until = SteadyTime::Now() + options_.leadership_time;;
        absl::SleepFor(kPoll)) {
-    const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+    const auto forwarded = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
       return to->ListModels(onward, *request, response);
     });
-    if (passed_on) return *passed_on;
+    if (forwarded) return *forwarded;
     models = coordinator_->Models();
     const bool again = IsLeaderChanged(models.status()) && !WasForwarded(*context);
     if (!again || context->IsCancelled() || SteadyTime::Now() >= until) break;
@@ -283,8 +287,8 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
 grpc::Status CoordinatorService::GetReport(grpc::ServerContext*,
                                            const wire::GetReportRequest* request,
                                            wire::ClusterSnapshot* response) {
-  const Admission admission(this, kCoordinatorCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
   auto report = coordinator_->Report({request->nodes().begin(), request->nodes().end()});
   if (report.ok()) *response = ToWire(*report);
   MakePrintable(response);
@@ -294,8 +298,8 @@ grpc::Status CoordinatorService::GetReport(grpc::ServerContext*,
 grpc::Status CoordinatorService::MeasureNode(grpc::ServerContext*,
                                              const wire::MeasureNodeRequest* request,
                                              wire::MeasureNodeResponse*) {
-  const Admission admission(this, kCoordinatorCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
   auto report = coordinator_->Report({request->node()});
   if (!report.ok()) return ToGrpc(report.status());
   for (const NodeReport& node : report->nodes) {
@@ -308,21 +312,22 @@ grpc::Status CoordinatorService::MeasureNode(grpc::ServerContext*,
 grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
                                            const wire::DrainNodeRequest* request,
                                            grpc::ServerWriter<wire::DrainNodeEvent>* writer) {
-  const Admission admission(this, kCoordinatorLongCallsMax);
-  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
-    return Pass(to->DrainNode(onward, *request), onward, WriteTo(writer), said);
-  });
-  if (passed_on) return *passed_on;
+  const CallLimit limit(this, kCoordinatorLongCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
+  const auto forwarded =
+      PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
+        return Relay(to->DrainNode(onward, *request), onward, WriteTo(writer), answered);
+      });
+  if (forwarded) return *forwarded;
   EventWriter<wire::DrainNodeEvent> events(WriteTo(writer));
-  const absl::Status drained = coordinator_->Drain(*request, CallerOf(*context, &events));
+  const absl::Status drained = coordinator_->Drain(*request, OperationOf(*context, &events));
   events.Finish();
   return TextStatusToGrpc(drained);
 }
 
 grpc::ServerWriteReactor<wire::GenerateEvent>* CoordinatorService::Generate(
     grpc::CallbackServerContext* context, const wire::GenerateRequest* request) {
-  auto* stream = new GenerateReactor(texts_);
+  auto* stream = new GenerateReactor(generations_);
   const bool admitted = ++*n_requests_ <= options_.requests_max;
   stream->Keep(
       std::shared_ptr<void>(nullptr, [n_requests = n_requests_](void*) { --*n_requests; }));
@@ -330,7 +335,8 @@ grpc::ServerWriteReactor<wire::GenerateEvent>* CoordinatorService::Generate(
     auto refused = std::make_shared<GenerationCall>(stream->sink());  // shared with the stream
     stream->SetControl(refused);
     refused->Refuse(WithRetryAfterMs(
-        absl::ResourceExhaustedError("too many texts at a time; try again later"), kRetrySoonMs));
+        absl::ResourceExhaustedError("too many requests at a time; try again later"),
+        kRetrySoonMs));
     return stream;
   }
   stream->SetControl(
@@ -341,7 +347,7 @@ grpc::ServerWriteReactor<wire::GenerateEvent>* CoordinatorService::Generate(
 grpc::ServerUnaryReactor* CoordinatorService::FinishGeneration(
     grpc::CallbackServerContext* context, const wire::FinishGenerationRequest* request,
     wire::FinishGenerationResponse*) {
-  texts_->Finish(request->text());
+  generations_->Finish(request->text());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -1,8 +1,8 @@
-// The gRPC service wire.Coordinator of every node: answers where this node coordinates, and passes
-// the call on to the node that does otherwise, so that any node's address is the cluster's.
+// The gRPC service wire.Coordinator of every node: answers calls where this node coordinates, else
+// forwards them to the node that does, so that any node's address is the cluster's.
 //
-// The calls run on threads of gRPC's synchronous server, since they wait for nodes and disks; but
-// for texts, of which there are many: those never block a thread.
+// The calls run on threads of gRPC's synchronous server, since they wait for nodes and disks;
+// except Generate and FinishGeneration, of which there are many: those never block a thread.
 #pragma once
 
 #include <atomic>
@@ -23,22 +23,22 @@ namespace strata {
 
 // Calls that plan, load, unload, drain or list at the same time.
 inline constexpr int kCoordinatorCallsMax = 64;
-// Of these, those that may plan, load, hold or drain: the others can always list and unload.
+// Of these, the calls that may plan, load, hold or drain: the rest is free to list and unload.
 inline constexpr int kCoordinatorLongCallsMax = 48;
-// Texts at the same time that other nodes and programs ask this one for.
+// Generate calls of other nodes and programs at the same time.
 inline constexpr int kGenerateCallsMax = 2048;
 
 class CoordinatorService final
     : public wire::Coordinator::WithCallbackMethod_Generate<
           wire::Coordinator::WithCallbackMethod_FinishGeneration<wire::Coordinator::Service>> {
  public:
-  // All outlive it.
   struct Options {
     std::string node_id;  // in hex
     int requests_max = kGenerateCallsMax;
-    // For nodes that have just met, or lost their coordinator.
+    // How long a call waits for a coordinator, for nodes that have just met or lost theirs.
     absl::Duration leadership_time = absl::Seconds(5);
   };
+  // REQUIRES: the pointers outlive the service.
   CoordinatorService(Coordinator* coordinator, Gateway* gateway, Options options);
 
   grpc::Status PlanModel(grpc::ServerContext* context, const wire::PlanModelRequest* request,
@@ -62,29 +62,29 @@ class CoordinatorService final
                                              wire::FinishGenerationResponse* response) override;
 
  private:
-  class Admission;
-  // Where the call is answered: null: here. Waits a little where nobody coordinates yet.
-  // kUnavailable: nobody does, or the call has been passed on once already.
-  absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> Elsewhere(
+  class CallLimit;
+  // The coordinator's stub; null: this node coordinates. Waits a little while no node does.
+  // kUnavailable: no node coordinates, or the call has been forwarded once already.
+  absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> FindLeader(
       const grpc::ServerContext& context);
-  // What the node that coordinates answers to `call(Stub*, grpc::ClientContext*, bool* said)`;
-  // nullopt: it is this one. Asks again for a little while where that node has gone before it
-  // `said` anything, or hands over.
+  // Forwards the call to the coordinator by `call(Stub*, grpc::ClientContext*, bool* answered)`;
+  // nullopt: this node coordinates. Retries for a little while where the coordinator has gone
+  // before it `answered`, or is no longer the leader.
   template <typename Call>
   std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
 
-  // A load where this node coordinates. kUnavailable, AsLeaderChanged(): a model that was held has
-  // gone with that role, and the next coordinator may be asked to load it.
+  // REQUIRES: this node coordinates. kUnavailable, AsLeaderChanged(): a leased model has gone with
+  // the leadership, and the next coordinator may load it.
   absl::Status LoadHere(const grpc::ServerContext& context, const wire::LoadModelRequest& request,
-                        absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell);
+                        absl::FunctionRef<bool(const wire::LoadModelEvent& event)> write);
 
   Coordinator* const coordinator_;
   Gateway* const gateway_;
   const Options options_;
-  const std::shared_ptr<ActiveGenerations> texts_ =
+  const std::shared_ptr<ActiveGenerations> generations_ =
       std::make_shared<ActiveGenerations>();  // shared with streams
   std::atomic<int> calls_{0};
-  const std::shared_ptr<std::atomic<int>> n_requests_;  // shared with the calls under way
+  const std::shared_ptr<std::atomic<int>> n_requests_;  // shared with the calls in flight
 };
 
 }  // namespace strata

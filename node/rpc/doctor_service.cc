@@ -33,7 +33,7 @@ namespace {
 
 constexpr int kSliceMs = 50;
 
-// An IPv4 address as a socket of both versions tells it.
+// Strips the prefix of an IPv4 address that a dual-stack socket reports.
 std::string PlainHost(std::string host) {
   constexpr absl::string_view kMapped = "::ffff:";
   if (host.starts_with(kMapped) && host.find('.') != std::string::npos) {
@@ -78,17 +78,17 @@ Descriptor OpenSocket(const std::string& host, uint16_t* port) {
 
 }  // namespace
 
-class DoctorService::Turn {
+class DoctorService::CallSlot {
  public:
-  Turn(std::atomic<int>* calls, int calls_max) : calls_(calls), has_(++*calls <= calls_max) {}
-  ~Turn() { --*calls_; }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  CallSlot(std::atomic<int>* calls, int calls_max) : calls_(calls), has_(++*calls <= calls_max) {}
+  ~CallSlot() { --*calls_; }
+  CallSlot(const CallSlot&) = delete;
+  CallSlot& operator=(const CallSlot&) = delete;
 
   // OK when the call may run.
   grpc::Status status() const {
     if (has_) return grpc::Status::OK;
-    return ToGrpc(absl::ResourceExhaustedError("too many ask this node how it is"));
+    return ToGrpc(absl::ResourceExhaustedError("too many doctor calls to this node at a time"));
   }
 
  private:
@@ -96,8 +96,8 @@ class DoctorService::Turn {
   const bool has_;
 };
 
-absl::StatusOr<DoctorService::Stub> DoctorService::Elsewhere(const grpc::ServerContext& context,
-                                                             const std::string& node) {
+absl::StatusOr<DoctorService::Stub> DoctorService::FindNode(const grpc::ServerContext& context,
+                                                            const std::string& node) {
   const NodeId id = IdOf(node);
   if (node.empty() || id == cluster_->id()) return nullptr;
   bool known = false;
@@ -107,24 +107,25 @@ absl::StatusOr<DoctorService::Stub> DoctorService::Elsewhere(const grpc::ServerC
     address = cluster_->AddressOf(id);
   });
   if (!known || WasForwarded(context)) return absl::NotFoundError("no such node is known");
-  if (address.empty()) return absl::UnavailableError("no way to it works");
+  if (address.empty()) return absl::UnavailableError("the node cannot be reached at any address");
   return wire::Doctor::NewStub(MakeChannel(address));
 }
 
 template <typename Request, typename Response>
-bool DoctorService::Passed(grpc::ServerContext* context, const Request& request, Response* response,
-                           grpc::Status (wire::Doctor::Stub::*method)(grpc::ClientContext*,
-                                                                      const Request&, Response*),
-                           grpc::Status* status) {
+bool DoctorService::Forward(grpc::ServerContext* context, const Request& request,
+                            Response* response,
+                            grpc::Status (wire::Doctor::Stub::*method)(grpc::ClientContext*,
+                                                                       const Request&, Response*),
+                            grpc::Status* status) {
   if (request.node().empty()) return false;
-  const Turn turn(&passed_, kDoctorPassedMax);
-  *status = turn.status();
+  const CallSlot slot(&forwarded_, kDoctorPassedMax);
+  *status = slot.status();
   if (!status->ok()) return true;
-  const auto elsewhere = Elsewhere(*context, request.node());
-  *status = ToGrpc(elsewhere.status());
-  if (elsewhere.ok() && *elsewhere == nullptr) return false;
-  if (elsewhere.ok()) {
-    *status = ((*elsewhere).get()->*method)(Onward(*context).get(), request, response);
+  const auto stub = FindNode(*context, request.node());
+  *status = ToGrpc(stub.status());
+  if (stub.ok() && *stub == nullptr) return false;
+  if (stub.ok()) {
+    *status = ((*stub).get()->*method)(Onward(*context).get(), request, response);
   }
   return true;
 }
@@ -132,10 +133,11 @@ bool DoctorService::Passed(grpc::ServerContext* context, const Request& request,
 grpc::Status DoctorService::Examine(grpc::ServerContext* context,
                                     const wire::ExamineRequest* request,
                                     wire::MachineFacts* response) {
-  grpc::Status passed;
-  if (Passed(context, *request, response, &wire::Doctor::Stub::Examine, &passed)) return passed;
-  const Turn turn(&calls_, kDoctorCallsMax);
-  if (!turn.status().ok()) return turn.status();
+  grpc::Status forwarded;
+  if (Forward(context, *request, response, &wire::Doctor::Stub::Examine, &forwarded))
+    return forwarded;
+  const CallSlot slot(&calls_, kDoctorCallsMax);
+  if (!slot.status().ok()) return slot.status();
   *response = ExamineMachine({.data_dir = options_.data_dir,
                               .program = options_.program,
                               .cancelled = [context] { return context->IsCancelled(); }});
@@ -159,10 +161,11 @@ std::set<std::string> DoctorService::KnownHosts() {
 grpc::Status DoctorService::CheckReach(grpc::ServerContext* context,
                                        const wire::CheckReachRequest* request,
                                        wire::CheckReachResponse* response) {
-  grpc::Status passed;
-  if (Passed(context, *request, response, &wire::Doctor::Stub::CheckReach, &passed)) return passed;
-  const Turn turn(&calls_, kDoctorCallsMax);
-  if (!turn.status().ok()) return turn.status();
+  grpc::Status forwarded;
+  if (Forward(context, *request, response, &wire::Doctor::Stub::CheckReach, &forwarded))
+    return forwarded;
+  const CallSlot slot(&calls_, kDoctorCallsMax);
+  if (!slot.status().ok()) return slot.status();
   if (request->targets_size() > kReachTargetsMax) {
     return ToGrpc(absl::InvalidArgumentError("too many addresses"));
   }
@@ -194,8 +197,9 @@ grpc::Status DoctorService::CheckReach(grpc::ServerContext* context,
 grpc::Status DoctorService::ReadClock(grpc::ServerContext* context,
                                       const wire::ReadClockRequest* request,
                                       wire::ReadClockResponse* response) {
-  grpc::Status passed;
-  if (Passed(context, *request, response, &wire::Doctor::Stub::ReadClock, &passed)) return passed;
+  grpc::Status forwarded;
+  if (Forward(context, *request, response, &wire::Doctor::Stub::ReadClock, &forwarded))
+    return forwarded;
   response->set_received_us(absl::ToUnixMicros(WallNow()));
   response->set_sent_us(absl::ToUnixMicros(WallNow()));
   return grpc::Status::OK;
@@ -217,14 +221,14 @@ grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context,
                                      const wire::OpenDoorRequest* request,
                                      grpc::ServerWriter<wire::Door>* writer) {
   if (!request->node().empty()) {
-    const Turn turn(&passed_, kDoctorPassedMax);
-    if (!turn.status().ok()) return turn.status();
-    const auto elsewhere = Elsewhere(*context, request->node());
-    if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
-    if (*elsewhere != nullptr) return PassDoor(context, *request, elsewhere->get(), writer);
+    const CallSlot slot(&forwarded_, kDoctorPassedMax);
+    if (!slot.status().ok()) return slot.status();
+    const auto stub = FindNode(*context, request->node());
+    if (!stub.ok()) return ToGrpc(stub.status());
+    if (*stub != nullptr) return PassDoor(context, *request, stub->get(), writer);
   }
-  const Turn turn(&calls_, kDoctorCallsMax);
-  if (!turn.status().ok()) return turn.status();
+  const CallSlot slot(&calls_, kDoctorCallsMax);
+  if (!slot.status().ok()) return slot.status();
   uint16_t port = 0;
   const Descriptor listening = OpenSocket(options_.listen_host, &port);
   if (!listening.valid()) return ToGrpc(absl::ErrnoToStatus(errno, "cannot listen"));
@@ -235,7 +239,7 @@ grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context,
   while (!context->IsCancelled() && SteadyTime::Now() < until) {
     pollfd ready = {.fd = listening.fd(), .events = POLLIN, .revents = 0};
     if (poll(&ready, 1, kSliceMs) <= 0) continue;
-    const Descriptor guest(accept(listening.fd(), nullptr, nullptr));
+    const Descriptor client(accept(listening.fd(), nullptr, nullptr));
   }
   return grpc::Status::OK;
 }

@@ -1,5 +1,5 @@
-// The gRPC service of a node that `strata doctor` asks, wire.Doctor. On gRPC's own threads for
-// synchronous calls, one a call; only the question whom the node knows goes to the loop.
+// The gRPC service wire.Doctor of every node, for `strata doctor`. Calls run on gRPC's own threads
+// for synchronous calls, one thread a call; only queries of the node's members go to the loop.
 #pragma once
 
 #include <atomic>
@@ -14,21 +14,22 @@
 
 namespace strata {
 
-// Calls at the same time, each with a thread; more get kResourceExhausted. Those that are passed on
-// to other nodes only wait.
+// Calls at the same time, each with a thread; more get kResourceExhausted. Calls that are forwarded
+// to other nodes have a limit of their own, since their threads only wait.
 inline constexpr int kDoctorCallsMax = 16;
 inline constexpr int kDoctorPassedMax = 128;
-// For how long a door is open at most.
+// How long a door (a listening port for tests of reachability) is open at most.
 inline constexpr int64_t kDoorOpenMs = 30'000;
 
 class DoctorService final : public wire::Doctor::Service {
  public:
   struct Options {
     std::string listen_host;  // of the node: doors open there
-    std::string data_dir;     // of the node; empty: it keeps nothing
+    std::string data_dir;     // of the node; empty: it stores nothing
     std::string program;      // as of ExamineOptions
   };
-  // `loop`, which runs until the server with this service has shut down, and `cluster` outlive it.
+  // REQUIRES: `loop` runs until the server with this service has shut down; both pointers outlive
+  // the service.
   DoctorService(EventLoop* loop, ClusterRuntime* cluster, Options options)
       : loop_(loop), cluster_(cluster), options_(std::move(options)) {}
 
@@ -43,15 +44,15 @@ class DoctorService final : public wire::Doctor::Service {
 
  private:
   using Stub = std::unique_ptr<wire::Doctor::Stub>;
-  class Turn;  // one of the calls that may run
-  // Where the call is answered that is meant for `node`; null: here.
-  absl::StatusOr<Stub> Elsewhere(const grpc::ServerContext& context, const std::string& node);
-  // Answers a request that is meant for another node; false: it is for this one.
+  class CallSlot;  // of one call that may run
+  // The stub of `node`; null: this node is `node`.
+  absl::StatusOr<Stub> FindNode(const grpc::ServerContext& context, const std::string& node);
+  // Forwards a request for another node and sets `status`; false: the request is for this node.
   template <typename Request, typename Response>
-  bool Passed(grpc::ServerContext* context, const Request& request, Response* response,
-              grpc::Status (wire::Doctor::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                         Response*),
-              grpc::Status* status);
+  bool Forward(grpc::ServerContext* context, const Request& request, Response* response,
+               grpc::Status (wire::Doctor::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                          Response*),
+               grpc::Status* status);
   static grpc::Status PassDoor(grpc::ServerContext* context, const wire::OpenDoorRequest& request,
                                wire::Doctor::Stub* stub, grpc::ServerWriter<wire::Door>* writer);
   std::set<std::string> KnownHosts();
@@ -60,7 +61,7 @@ class DoctorService final : public wire::Doctor::Service {
   ClusterRuntime* const cluster_;
   const Options options_;
   std::atomic<int> calls_{0};
-  std::atomic<int> passed_{0};
+  std::atomic<int> forwarded_{0};
 };
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// Tells a long call's client how it goes, on a thread of its own: a client that does not read holds
-// up its own call's end and nothing else.
+// Writes a long call's events to its client, on a thread of its own: a client that does not read
+// delays its own call's end and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -15,31 +15,30 @@
 
 namespace strata {
 
-// Events that wait for a client; more, and the oldest go.
+// Events that wait for a client; beyond that the oldest are dropped.
 inline constexpr size_t kEventsPendingMax = 256;
 
 // Thread-safe, but for Finish().
 template <typename Event>
 class EventWriter {
  public:
-  // `tell` blocks while the client does not read. False: it has gone.
-  explicit EventWriter(absl::AnyInvocable<bool(const Event&)> tell)
-      : tell_(std::move(tell)), thread_([this] { Run(); }) {}
+  // `write` blocks while the client does not read, and returns false once the client has gone.
+  explicit EventWriter(absl::AnyInvocable<bool(const Event&)> write)
+      : write_(std::move(write)), thread_([this] { Run(); }) {}
   ~EventWriter() { Finish(); }
 
-  // Does not block. Of what is told `about` the same thing only the newest waits. False: the client
-  // has gone.
-  bool Tell(Event event, std::optional<uint32_t> about = std::nullopt) {
+  // Does not block. Replaces a pending event with the same `key`. False: the client has gone.
+  bool Write(Event event, std::optional<uint32_t> key = std::nullopt) {
     absl::MutexLock lock(mu_);
     if (gone_) return false;
-    if (about) std::erase_if(pending_, [&](const Pending& other) { return other.about == about; });
+    if (key) std::erase_if(pending_, [&](const Pending& other) { return other.key == key; });
     if (pending_.size() == kEventsPendingMax) pending_.pop_front();
-    pending_.push_back({about, std::move(event)});
+    pending_.push_back({key, std::move(event)});
     return true;
   }
 
-  // Blocks until all is told, or the client has gone. Nothing may be told any more. Any number of
-  // times.
+  // Blocks until all events are written, or the client has gone. REQUIRES: no Write() follows. Any
+  // number of times.
   void Finish() {
     if (!thread_.joinable()) return;
     {
@@ -51,7 +50,7 @@ class EventWriter {
 
  private:
   struct Pending {
-    std::optional<uint32_t> about;
+    std::optional<uint32_t> key;
     Event event;
   };
 
@@ -68,19 +67,19 @@ class EventWriter {
         next = std::move(pending_.front());
         pending_.pop_front();
       }
-      if (tell_(next->event)) continue;
+      if (write_(next->event)) continue;
       absl::MutexLock lock(mu_);
       gone_ = true;
       return;
     }
   }
 
-  absl::AnyInvocable<bool(const Event&)> tell_;  // thread_
+  absl::AnyInvocable<bool(const Event&)> write_;  // thread_
   absl::Mutex mu_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // after what it uses
+  std::thread thread_;  // last: the thread uses the other members
 };
 
 }  // namespace strata

@@ -25,12 +25,12 @@ namespace {
 constexpr absl::Duration kStepLimit = absl::Seconds(5);
 // Servers and workers read their certificates again each second, and may be slow at it.
 constexpr absl::Duration kReadAgain = absl::Milliseconds(2'500);
-// A node that has the new key prepared is asked so often to use it.
+// COMMIT calls to a node that has prepared the new key.
 constexpr int kCommitTries = 5;
 
 bool IsIdOrEmpty(const std::string& bytes) { return bytes.empty() || !IdOf(bytes).is_nobody(); }
 
-bool MayNotHaveHeard(const absl::Status& status) {
+bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
@@ -101,7 +101,7 @@ absl::Status KeyService::Lead(const Members& members, const wire::ChangeKeyReque
   std::vector<Member> changed;
   for (const Member& member : members.here) {
     absl::Status status = Ask(member, step);
-    for (int tries = 1; tries < kCommitTries && MayNotHaveHeard(status); ++tries) {
+    for (int tries = 1; tries < kCommitTries && IsRetryable(status); ++tries) {
       absl::SleepFor(absl::Milliseconds(200));
       status = Ask(member, step);
     }
@@ -109,7 +109,7 @@ absl::Status KeyService::Lead(const Members& members, const wire::ChangeKeyReque
       changed.push_back(member);
       response->add_changed(member.name);
     } else {
-      LOG(ERROR) << member.name << " does not take the new key: " << status.message();
+      LOG(ERROR) << member.name << " does not accept the new key: " << status.message();
       response->add_left_out(member.name);
     }
   }
@@ -118,7 +118,7 @@ absl::Status KeyService::Lead(const Members& members, const wire::ChangeKeyReque
   step.set_kind(wire::KeyStep::FINISH);
   for (const Member& member : changed) {
     if (absl::Status status = Ask(member, step); !status.ok()) {
-      LOG(ERROR) << member.name << " still trusts the key of before: " << status.message();
+      LOG(ERROR) << member.name << " still trusts the old key: " << status.message();
     }
   }
   for (const std::string& name : members.away) response->add_left_out(name);
@@ -153,7 +153,7 @@ absl::Status KeyService::Prepare(const wire::KeyStep& step) {
   absl::StatusOr<ClusterKey> key = ClusterKey::FromText(step.key());
   if (!key.ok()) return key.status();
   if (key->id() != step.key_id()) {
-    return absl::InvalidArgumentError("that key has another id than is said");
+    return absl::InvalidArgumentError("the key does not match its id");
   }
   if (!changing_to_.empty() && changing_to_ != step.key_id() &&
       SleeplessNowMs() - changing_since_ms_ < kKeyChangeMs) {

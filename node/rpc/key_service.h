@@ -1,19 +1,18 @@
-// The gRPC service wire.Key of every node: the cluster's key changes while its nodes run, and texts
-// are written. The node that a person asks leads:
+// The gRPC service wire.Key of every node: changes the cluster's key while its nodes run and serve
+// requests. The node that receives ChangeKey leads the change:
 //
-//   1. It makes a new key and asks each node that is here to trust it, too (PREPARE). If one
-//   cannot,
-//      all forget it, and nothing has changed.
-//   2. When all have read that, each keeps the new key and shows its certificates (COMMIT).
-//   3. When all have read that, nobody trusts the key of before any more (FINISH).
+//   1. It makes a new key and asks each live node to trust it, too (PREPARE). If one node cannot,
+//      all forget the new key, and nothing has changed.
+//   2. When all have read the new key, each stores it and shows its certificates (COMMIT).
+//   3. When all have read those, every node stops trusting the old key (FINISH).
 //
-// So at each moment whoever shows a certificate is trusted by whoever sees it. Connections that
-// stand are used up: servers end them within a minute (process_security.h), links when their model
-// is unloaded. A node that is to be removed is left out, and refused from COMMIT on.
+// So at each moment every node trusts the certificates that any other shows. Open connections are
+// not cut: servers end them within a minute (process_security.h), links end when their model is
+// unloaded. A node that is to be removed is left out, and refused from COMMIT on.
 //
-// Where the node that leads dies on the way, all trust both keys and go on; the next change heals
-// that. The new key travels under the protection of the old one: who has that, is on the way and
-// takes part actively (not only listens) could get the new one, too.
+// If the leading node dies during the change, all nodes trust both keys and go on; the next change
+// repairs that. The new key is sent under the protection of the old one: an active attacker in the
+// middle (not a mere listener) who has the old key could get the new one, too.
 #pragma once
 
 #include <atomic>
@@ -28,13 +27,14 @@
 
 namespace strata {
 
-// Two changes that begin together end with neither, or one after the other.
+// After this time a change counts as abandoned. Of two changes that begin together either both
+// fail, or one follows the other.
 inline constexpr int64_t kKeyChangeMs = 30'000;
 
 class KeyService final : public wire::Key::Service {
  public:
-  // All outlive it; the loop runs until the server with this service has shut down. `security` is
-  // null where everything is plain: then there is no key to change.
+  // REQUIRES: the pointers outlive the service, and the loop runs until the server with it has shut
+  // down. `security` is null in a cluster without a key.
   KeyService(EventLoop* loop, ClusterRuntime* cluster, NodeSecurity* security)
       : loop_(loop), cluster_(cluster), security_(security) {}
 
@@ -64,7 +64,7 @@ class KeyService final : public wire::Key::Service {
   NodeSecurity* const security_;
   std::atomic<bool> leads_{false};
 
-  // Of the change that this node takes part in; loop thread.
+  // The change that this node takes part in; loop thread.
   std::string changing_to_;  // empty: none
   int64_t changing_since_ms_ = 0;
 };

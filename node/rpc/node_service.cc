@@ -16,15 +16,16 @@
 namespace strata {
 namespace {
 
-// What a worker may take for an answer, when the client does not say less. A load reads a disk or a
-// network and is watched by its progress.
+// Time limits of a worker's calls, where the client's deadline is not earlier. A load reads a disk
+// or a network and is watched by its progress.
 constexpr absl::Duration kLoadLimit = absl::Hours(12);
 constexpr absl::Duration kConnectLimit = absl::Seconds(20);
 constexpr absl::Duration kMoveCachesLimit = absl::Minutes(30);
 constexpr absl::Duration kUnloadLimit = absl::Seconds(30);
 constexpr absl::Duration kTokenizeLimit = absl::Seconds(30);
 
-// The call that carries this one on: it ends with this one's deadline, and when the client leaves.
+// The context of the forwarded call: ends with the deadline of `context`, and when its client
+// cancels.
 StageHost::Context Onward(const grpc::CallbackServerContext& context, absl::Duration limit) {
   StageHost::Context onward = grpc::ClientContext::FromCallbackServerContext(context);
   onward->set_deadline(DeadlineIn(limit));
@@ -91,9 +92,10 @@ grpc::ServerUnaryReactor* NodeService::Measure(grpc::CallbackServerContext* cont
                                                wire::MeasureResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([this, reactor] {
-    reactor->Finish(ToGrpc(benchmarks_ != nullptr ? benchmarks_->MeasureAgain()
-                                                  : absl::FailedPreconditionError(
-                                                        "it measures nothing (--no-measure)")));
+    reactor->Finish(
+        ToGrpc(benchmarks_ != nullptr
+                   ? benchmarks_->MeasureAgain()
+                   : absl::FailedPreconditionError("this node does not measure (--no-measure)")));
   });
   return reactor;
 }
@@ -104,23 +106,23 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
   loop_->Post(
       [this, spec = request->spec(), onward = Onward(*context, kLoadLimit), stream]() mutable {
         if (!spec.source_node().empty()) {
-          const std::string way = address_of_(spec.source_node());
-          if (!way.empty()) spec.set_source_address(way);
+          const std::string route = address_of_(spec.source_node());
+          if (!route.empty()) spec.set_source_address(route);
         }
         for (wire::WeightPeer& peer : *spec.mutable_weight_peers()) {
-          const std::string way = peer.node_id().empty() ? "" : address_of_(peer.node_id());
-          if (!way.empty()) peer.set_address(way);
+          const std::string route = peer.node_id().empty() ? "" : address_of_(peer.node_id());
+          if (!route.empty()) peer.set_address(route);
         }
         host_->Load(spec, onward, stream);
       });
   return stream;
 }
 
-// Each node knows best by which way it reaches another.
-std::string NodeService::Way(const std::string& address, const std::string& node_id) const {
-  const std::string way = node_id.empty() ? "" : address_of_(node_id);
-  if (way.empty() || address.rfind(':') == address.npos) return address;
-  return absl::StrCat(way.substr(0, way.rfind(':')), address.substr(address.rfind(':')));
+// Each node knows best by which route it reaches another.
+std::string NodeService::Reroute(const std::string& address, const std::string& node_id) const {
+  const std::string route = node_id.empty() ? "" : address_of_(node_id);
+  if (route.empty() || address.rfind(':') == address.npos) return address;
+  return absl::StrCat(route.substr(0, route.rfind(':')), address.substr(address.rfind(':')));
 }
 
 grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext* context,
@@ -128,8 +130,9 @@ grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext*
                                                     wire::ConnectStageResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, onward = Onward(*context, kConnectLimit)] {
-    auto routed = std::make_shared<wire::ConnectStageRequest>(*request);  // shared with the end
-    routed->set_next_address(Way(request->next_address(), request->next_node()));
+    auto routed =
+        std::make_shared<wire::ConnectStageRequest>(*request);  // shared with the callback
+    routed->set_next_address(Reroute(request->next_address(), request->next_node()));
     host_->Connect(routed.get(), response, onward, [reactor, routed](const absl::Status& status) {
       reactor->Finish(ToGrpc(status));
     });
@@ -142,9 +145,9 @@ grpc::ServerUnaryReactor* NodeService::MoveCaches(grpc::CallbackServerContext* c
                                                   wire::MoveCachesResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, onward = Onward(*context, kMoveCachesLimit)] {
-    auto routed = std::make_shared<wire::MoveCachesRequest>(*request);  // shared with the end
+    auto routed = std::make_shared<wire::MoveCachesRequest>(*request);  // shared with the callback
     for (wire::CacheSource& from : *routed->mutable_from()) {
-      from.set_address(Way(from.address(), from.node()));
+      from.set_address(Reroute(from.address(), from.node()));
     }
     host_->MoveCaches(
         routed.get(), response, onward,

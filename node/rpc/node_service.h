@@ -1,6 +1,6 @@
 // The gRPC service of a node, wire.Node: takes the coordinator's requests on gRPC's threads and
-// hands them to the loop, where StageHost answers them. A client's deadline and its leaving are
-// passed on to the worker.
+// hands them to the loop, where StageHost answers them. A client's deadline and cancellation are
+// forwarded to the worker.
 #pragma once
 
 #include <functional>
@@ -14,19 +14,19 @@
 
 namespace strata {
 
-// The loop runs until the server with this service has shut down: calls end there.
+// REQUIRES: the loop runs until the server with this service has shut down, since calls end there.
 class NodeService final : public wire::Node::CallbackService {
  public:
   struct Identity {
     std::string id;
     std::string name;
   };
-  // The address by which this node reaches the one with that id; empty: not known. On the loop.
+  // The address by which this node reaches the node with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;
 
-  // What this node knows to be wrong with the cluster, a line each; on the loop.
+  // The problems of the cluster that this node knows of, a line each; on the loop.
   using Problems = std::function<std::vector<std::string>()>;
-  // All outlive the service.
+  // REQUIRES: the pointers outlive the service.
   NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmarks, SelfTestFile* self_tests,
               Identity identity, AddressOf address_of, Problems problems);
 
@@ -55,13 +55,13 @@ class NodeService final : public wire::Node::CallbackService {
                                      wire::TokenizeResponse* response) override;
 
  private:
-  // `address` with the host by which this node reaches the one with that id, where it knows. Loop.
-  std::string Way(const std::string& address, const std::string& node_id) const;
+  // `address` with the host by which this node reaches the node with that id, where known. Loop.
+  std::string Reroute(const std::string& address, const std::string& node_id) const;
 
   EventLoop* const loop_;
   StageHost* const host_;
   Benchmarks* const benchmarks_;    // null: nothing is measured
-  SelfTestFile* const self_tests_;  // null: none are kept
+  SelfTestFile* const self_tests_;  // null: none are stored
   const Identity identity_;
   const AddressOf address_of_;
   const Problems problems_;

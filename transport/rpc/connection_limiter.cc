@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kKnownUs = int64_t{3600} * 1'000'000;
 // A scan of all sources takes a while, so it is not done for each connection of a flood.
-constexpr int64_t kReclaimUs = 1'000'000;
+constexpr int64_t kForgetUs = 1'000'000;
 
 }  // namespace
 
@@ -25,8 +25,8 @@ void ConnectionLimiter::Fill(Bucket* bucket, uint32_t per_s, uint32_t burst, int
 }
 
 void ConnectionLimiter::ForgetFull(int64_t now_us) {
-  if (reclaimed_us_ != INT64_MIN && now_us - reclaimed_us_ < kReclaimUs) return;
-  reclaimed_us_ = now_us;
+  if (forgot_us_ != INT64_MIN && now_us - forgot_us_ < kForgetUs) return;
+  forgot_us_ = now_us;
   std::erase_if(sources_, [&](auto& entry) {
     Source& source = entry.second;
     if (source.known_until_us > now_us) return false;

@@ -70,7 +70,7 @@ class ConnectionLimiter {
   std::map<std::string, Source, std::less<>> sources_ ABSL_GUARDED_BY(mu_);
   // All sources for which there is no room.
   Source others_ ABSL_GUARDED_BY(mu_);
-  int64_t reclaimed_us_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
+  int64_t forgot_us_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
 };
 
 }  // namespace strata

@@ -11,7 +11,7 @@
 namespace strata {
 namespace {
 
-// Nine letters and digits: some models' templates take no others.
+// Nine letters and digits: some models' templates accept no other ids.
 std::string NewCallId() {
   constexpr absl::string_view kLetters =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -32,28 +32,28 @@ void ApiCounters::CountFirstToken(absl::Duration after) {
 
 class CompletionSession::Sink final : public GenerationSink {
  public:
-  Sink(std::shared_ptr<CompletionSession> call, size_t index)
-      : call_(std::move(call)), index_(index) {}
+  Sink(std::shared_ptr<CompletionSession> session, size_t index)
+      : session_(std::move(session)), index_(index) {}
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
-    call_->OnStarted(index_, prompt.size());
+    session_->OnStarted(index_, prompt.size());
   }
-  void OnToken(const wire::SampledToken& token) override { call_->OnToken(index_, token); }
+  void OnToken(const wire::SampledToken& token) override { session_->OnToken(index_, token); }
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
-    call_->OnEnd(index_, status, reason, usage);
+    session_->OnEnd(index_, status, reason, usage);
   }
 
  private:
-  const std::shared_ptr<CompletionSession> call_;  // shared with the other texts' sinks
+  const std::shared_ptr<CompletionSession> session_;  // shared with the other choices' sinks
   const size_t index_;
 };
 
 void CompletionSession::Start(GenerationSource* source, Options options,
                               std::shared_ptr<HttpResponder> responder,
                               std::shared_ptr<ApiCounters> counters) {
-  std::shared_ptr<CompletionSession> call(
+  std::shared_ptr<CompletionSession> session(
       new CompletionSession(std::move(options), std::move(responder), std::move(counters)));
-  call->Run(source);
+  session->Run(source);
 }
 
 CompletionSession::CompletionSession(Options options, std::shared_ptr<HttpResponder> responder,
@@ -63,8 +63,8 @@ CompletionSession::CompletionSession(Options options, std::shared_ptr<HttpRespon
       counters_(std::move(counters)) {
   ++counters_->requests;
   ++counters_->running;
-  const size_t texts = options_.request.prompts.size() * options_.request.n;
-  for (size_t i = 0; i < texts; ++i) {
+  const size_t n_choices = options_.request.prompts.size() * options_.request.n;
+  for (size_t i = 0; i < n_choices; ++i) {
     Choice& choice = choices_.emplace_back(
         StopStringFilter::Options{.stops = options_.request.stops,
                                   .show_stop = options_.request.show_stop,
@@ -88,37 +88,37 @@ CompletionSession::CompletionSession(Options options, std::shared_ptr<HttpRespon
 CompletionSession::~CompletionSession() {
   --counters_->running;
   counters_->tokens += usage_.completion_tokens;
-  options_.record->SetTexts({.model = options_.answer.model,
-                             .texts = choices_.size(),
-                             .prompt_tokens = usage_.prompt_tokens,
-                             .cached_tokens = usage_.cached_tokens,
-                             .tokens = usage_.completion_tokens,
-                             .first_token = first_token_,
-                             .outcome = outcome_,
-                             .error = error_});
+  options_.record->SetCompletion({.model = options_.answer.model,
+                                  .choices = choices_.size(),
+                                  .prompt_tokens = usage_.prompt_tokens,
+                                  .cached_tokens = usage_.cached_tokens,
+                                  .tokens = usage_.completion_tokens,
+                                  .first_token = first_token_,
+                                  .outcome = outcome_,
+                                  .error = error_});
 }
 
 void CompletionSession::Run(GenerationSource* source) {
   responder_->OnGone([weak = weak_from_this()] {
-    if (const auto call = weak.lock()) call->OnClientGone();
+    if (const auto session = weak.lock()) session->OnClientGone();
   });
-  const ApiRequest& asked = options_.request;
+  const ApiRequest& api_request = options_.request;
   wire::GenerateRequest request;
   request.set_model(options_.model_id);
   request.set_tokens_max(options_.tokens_max);
   request.set_client(options_.client);
   request.set_parse_special(options_.parse_special);
   request.set_no_special(options_.no_special);
-  request.set_shift_context(asked.shift_context);
-  request.set_keep_tokens(asked.keep_tokens);
-  *request.mutable_sampler() = asked.sampler;
-  const size_t texts = asked.prompts.size() * asked.n;
-  for (size_t i = 0; i < texts; ++i) {
-    const ApiPrompt& prompt = asked.prompts[i / asked.n];
+  request.set_shift_context(api_request.shift_context);
+  request.set_keep_tokens(api_request.keep_tokens);
+  *request.mutable_sampler() = api_request.sampler;
+  const size_t n_choices = api_request.prompts.size() * api_request.n;
+  for (size_t i = 0; i < n_choices; ++i) {
+    const ApiPrompt& prompt = api_request.prompts[i / api_request.n];
     request.set_prompt(prompt.text);
     request.mutable_tokens()->Assign(prompt.tokens.begin(), prompt.tokens.end());
     request.set_id(i == 0 ? options_.request_id : absl::StrCat(options_.request_id, "/", i));
-    request.mutable_sampler()->set_seed(asked.sampler.seed() + i % asked.n);
+    request.mutable_sampler()->set_seed(api_request.sampler.seed() + i % api_request.n);
     auto control = source->Generate(request, std::make_shared<Sink>(shared_from_this(), i), {});
     bool over = false, complete = false;
     {
@@ -126,7 +126,7 @@ void CompletionSession::Run(GenerationSource* source) {
       over = over_;
       Choice& choice = choices_[i];
       if (!choice.ended) choice.control = control;
-      complete = choice.complete();  // its tokens may come before
+      complete = choice.complete();  // its tokens may come before Generate() returns
     }
     if (over) {
       control->Cancel();
@@ -141,7 +141,7 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
   choices_[index].started = true;
   if (index % options_.request.n == 0) usage_.prompt_tokens += prompt_tokens;
   if (++started_ < choices_.size() || !options_.request.stream || over_) return;
-  // Until all are taken, one may still be refused, which has a status of its own.
+  // Until all generations have started, one may still be refused, with a status of its own.
   begun_ = true;
   std::string head;
   if (options_.answer.chat) {
@@ -171,8 +171,8 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
       first_token_ = SteadyTime::Now() - options_.record->since();
       counters_->CountFirstToken(*first_token_);
     }
-    if (options_.request.logprobs) choice.waiting.push_back(token);
-    Take(&choice, choice.shaper.Add(token.piece()), /*last=*/false);
+    if (options_.request.logprobs) choice.pending.push_back(token);
+    Append(&choice, choice.filter.Add(token.piece()), /*last=*/false);
     if (options_.request.stream) Send(&choice);
     if (choice.complete()) complete = choice.control;
   }
@@ -193,13 +193,13 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
     if (!stopped && !status.ok()) {
       cancel = Fail(status);
     } else if (!stopped && reason == FinishReason::kCancelled) {
-      cancel = Fail(absl::UnavailableError("the text was cancelled"));
+      cancel = Fail(absl::UnavailableError("the request was cancelled"));
     } else {
       if (index % options_.request.n == 0) usage_.cached_tokens += usage.cached_tokens;
-      Take(&choice, choice.shaper.Finish(), /*last=*/true);
+      Append(&choice, choice.filter.Finish(), /*last=*/true);
       choice.piece.finish_reason =
           stopped || reason == FinishReason::kEndOfGeneration ? "stop" : "length";
-      choice.piece.stop_string = choice.shaper.stop();
+      choice.piece.stop_string = choice.filter.stop();
       const auto& stop_tokens = options_.request.sampler.stop_tokens();
       if (!stopped && usage.end_token &&
           std::find(stop_tokens.begin(), stop_tokens.end(), *usage.end_token) !=
@@ -223,26 +223,26 @@ void CompletionSession::OnClientGone() {
     if (std::exchange(over_, true)) return;
     ++counters_->client_gone;
     outcome_ = "client_gone";
-    cancel = Controlled();
+    cancel = RunningControls();
   }
   for (const auto& control : cancel) control->Cancel();
 }
 
-ToolPiece CompletionSession::Told(Choice* choice, std::string text, bool last) {
+ToolPiece CompletionSession::ReadPiece(Choice* choice, std::string text, bool last) {
   if (!choice->tools) return {.content = std::move(text), .calls = {}};
-  ToolPiece told = choice->tools->Add(text);
-  if (!last) return told;
+  ToolPiece piece = choice->tools->Add(text);
+  if (!last) return piece;
   ToolPiece rest = choice->tools->Finish();
-  told.content += rest.content;
-  for (ToolPiece::Call& call : rest.calls) told.calls.push_back(std::move(call));
-  return told;
+  piece.content += rest.content;
+  for (ToolPiece::Call& call : rest.calls) piece.calls.push_back(std::move(call));
+  return piece;
 }
 
-void CompletionSession::Take(Choice* choice, std::string text, bool last) {
-  ToolPiece told = Told(choice, std::move(text), last);
-  choice->piece.text += told.content;
+void CompletionSession::Append(Choice* choice, std::string text, bool last) {
+  ToolPiece next = ReadPiece(choice, std::move(text), last);
+  choice->piece.text += next.content;
   std::vector<ApiCallPiece>& calls = choice->piece.calls;
-  for (ToolPiece::Call& call : told.calls) {
+  for (ToolPiece::Call& call : next.calls) {
     if (!calls.empty() && calls.back().index == call.index && call.name.empty()) {
       calls.back().arguments += call.arguments;
       continue;
@@ -253,15 +253,15 @@ void CompletionSession::Take(Choice* choice, std::string text, bool last) {
                      .arguments = std::move(call.arguments)});
   }
   if (!options_.request.logprobs) return;
-  const size_t shown = choice->shaper.tokens_shown() - choice->tokens_shown;
+  const size_t shown = choice->filter.tokens_shown() - choice->tokens_shown;
   choice->tokens_shown += shown;
-  const auto end = choice->waiting.begin() + static_cast<ptrdiff_t>(shown);
-  for (auto token = choice->waiting.begin(); token != end; ++token) {
+  const auto end = choice->pending.begin() + static_cast<ptrdiff_t>(shown);
+  for (auto token = choice->pending.begin(); token != end; ++token) {
     choice->piece.text_offsets.push_back(choice->characters.PositionOf(token->piece()));
     choice->characters.Add(token->piece());
   }
-  choice->piece.tokens.insert(choice->piece.tokens.end(), choice->waiting.begin(), end);
-  choice->waiting.erase(choice->waiting.begin(), end);
+  choice->piece.tokens.insert(choice->piece.tokens.end(), choice->pending.begin(), end);
+  choice->pending.erase(choice->pending.begin(), end);
 }
 
 void CompletionSession::Send(Choice* choice) {
@@ -296,34 +296,34 @@ void CompletionSession::Complete() {
       {.status = 200, .body = WholeResponse(options_.answer, BestChoices(), usage_)});
 }
 
-// With best_of the likeliest of each prompt's, by the mean of their tokens.
+// With best_of the likeliest choices of each prompt, by the mean logprob of their tokens.
 std::vector<ApiPiece> CompletionSession::BestChoices() {
-  const size_t written = options_.request.n;
-  const size_t told = options_.request.best_of == 0 ? written : options_.request.best_of;
-  std::vector<ApiPiece> texts;
-  for (size_t from = 0; from < choices_.size(); from += written) {
+  const size_t generated = options_.request.n;
+  const size_t returned = options_.request.best_of == 0 ? generated : options_.request.best_of;
+  std::vector<ApiPiece> best;
+  for (size_t from = 0; from < choices_.size(); from += generated) {
     std::vector<Choice*> order;
-    for (size_t i = from; i < from + written; ++i) order.push_back(&choices_[i]);
+    for (size_t i = from; i < from + generated; ++i) order.push_back(&choices_[i]);
     const auto mean = [](const Choice* choice) {
       return choice->logprob / std::max<uint32_t>(choice->tokens, 1);
     };
-    if (told < written) {
+    if (returned < generated) {
       std::stable_sort(order.begin(), order.end(),
                        [&](const Choice* a, const Choice* b) { return mean(a) > mean(b); });
     }
-    for (size_t i = 0; i < told; ++i) {
-      order[i]->piece.index = static_cast<uint32_t>(texts.size());
-      texts.push_back(std::move(order[i]->piece));
+    for (size_t i = 0; i < returned; ++i) {
+      order[i]->piece.index = static_cast<uint32_t>(best.size());
+      best.push_back(std::move(order[i]->piece));
     }
   }
-  return texts;
+  return best;
 }
 
 CompletionSession::Controls CompletionSession::Fail(const absl::Status& status) {
   over_ = true;
   ++counters_->failed;
   outcome_ = absl::StatusCodeToString(status.code());
-  // What is wrong with a request may be said in its own words, which are not for a log.
+  // An error of the request may quote its content, which must not go to the log.
   if (HttpStatusOf(status) >= 500) error_ = std::string(status.message());
   if (begun_) {
     responder_->Write(ErrorEvent(ErrorJson(status)));
@@ -331,10 +331,10 @@ CompletionSession::Controls CompletionSession::Fail(const absl::Status& status) 
   } else {
     responder_->Answer(ErrorResponse(status));
   }
-  return Controlled();
+  return RunningControls();
 }
 
-CompletionSession::Controls CompletionSession::Controlled() {
+CompletionSession::Controls CompletionSession::RunningControls() {
   Controls controls;
   for (const Choice& choice : choices_) {
     if (choice.control != nullptr) controls.push_back(choice.control);

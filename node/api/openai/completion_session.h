@@ -1,5 +1,6 @@
-// One request for texts on its way: starts them through the gateway, and writes what they say to
-// the client, as a stream or at their end. Ends them where a stop string comes or the client goes.
+// One completion request in flight: starts a generation for each choice through the gateway, and
+// writes their output to the client, as a stream or at their end. Ends them at a stop string, or
+// when the client goes.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ namespace strata {
 struct ApiCounters {
   std::atomic<uint64_t> requests{0}, running{0}, failed{0}, client_gone{0}, tokens{0};
 
-  // Until the first token, of each request that had one: how many, up to so many milliseconds.
+  // Time to first token, of each request that had one: how many, up to so many milliseconds.
   static constexpr std::array<int64_t, 10> kFirstTokenMs = {50,    100,   250,    500,    1'000,
                                                             2'500, 5'000, 10'000, 30'000, 60'000};
   std::array<std::atomic<uint64_t>, kFirstTokenMs.size() + 1> first_tokens = {};
@@ -35,7 +36,7 @@ struct ApiCounters {
   void CountFirstToken(absl::Duration after);
 };
 
-// Thread-safe; lives until its texts have ended.
+// Thread-safe; lives until its generations have ended.
 class CompletionSession final : public std::enable_shared_from_this<CompletionSession> {
  public:
   struct Options {
@@ -50,7 +51,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     bool parse_special = false;              // of the prompts
     bool no_special = false;
   };
-  // `counters` shared with who counts.
+  // `counters`: shared with the API.
   static void Start(GenerationSource* source, Options options,
                     std::shared_ptr<HttpResponder> responder,
                     std::shared_ptr<ApiCounters> counters);
@@ -59,21 +60,21 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
  private:
   class Sink;
   struct Choice {
-    explicit Choice(StopStringFilter::Options options) : shaper(std::move(options)) {}
-    StopStringFilter shaper;
-    std::optional<ToolReader> tools;          // where there are any to be called
-    double logprob = 0;                       // of all its tokens
+    explicit Choice(StopStringFilter::Options options) : filter(std::move(options)) {}
+    StopStringFilter filter;
+    std::optional<ToolReader> tools;          // where the request offers any
+    double logprob = 0;                       // sum over all its tokens
     ApiPiece piece;                           // not sent yet; without a stream, all of it
     CharacterCount characters;                // with logprobs: of the text, up to the last token
-    std::vector<wire::SampledToken> waiting;  // with logprobs: not shown yet
+    std::vector<wire::SampledToken> pending;  // with logprobs: tokens not shown yet
     size_t tokens_shown = 0;
     bool started = false;
     bool ended = false;
     uint32_t tokens = 0;
-    std::shared_ptr<GenerationHandle> control;  // until it has ended
+    std::shared_ptr<GenerationHandle> control;  // until the generation has ended
 
-    // At a stop string, or with all that it called.
-    bool complete() const { return shaper.stopped() || (tools.has_value() && tools->done()); }
+    // At a stop string, or once all tool calls are complete.
+    bool complete() const { return filter.stopped() || (tools.has_value() && tools->done()); }
   };
 
   CompletionSession(Options options, std::shared_ptr<HttpResponder> responder,
@@ -87,25 +88,26 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   void OnClientGone();
 
   using Controls = std::vector<std::shared_ptr<GenerationHandle>>;
-  ToolPiece Told(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ToolPiece ReadPiece(Choice* choice, std::string text, bool last)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<ApiPiece> BestChoices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Take(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Append(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Choice* choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns what is to be cancelled, without the lock.
+  // Returns the generations that the caller cancels once it has released the lock.
   Controls Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Controls Controlled() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Controls RunningControls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
-  const std::shared_ptr<ApiCounters> counters_;     // shared with who counts
+  const std::shared_ptr<ApiCounters> counters_;     // shared with the API
   absl::Mutex mu_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mu_);  // prompts × n, those of a prompt together
   ApiUsage usage_ ABSL_GUARDED_BY(mu_);
   size_t started_ ABSL_GUARDED_BY(mu_) = 0;
   size_t ended_ ABSL_GUARDED_BY(mu_) = 0;
   bool begun_ ABSL_GUARDED_BY(mu_) = false;   // the stream has its head
-  bool over_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is said to the client
+  bool over_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is written to the client
   std::string pending_ ABSL_GUARDED_BY(mu_);  // events before its head: a few tokens
   std::string outcome_ ABSL_GUARDED_BY(mu_) = "unanswered";
   std::string error_ ABSL_GUARDED_BY(mu_);

@@ -101,7 +101,7 @@ Labels OfStage(const ModelStats& model, size_t stage) {
   return labels;
 }
 
-// What the coordinator knows of its models.
+// The metrics of the coordinator's models.
 class ModelPage {
  public:
   ModelPage(Page* page, const std::vector<ModelStats>& models) : page_(page), models_(models) {}
@@ -136,7 +136,7 @@ class ModelPage {
       return static_cast<double>(model.scheduler.stages[stage].*field) * unit;
     });
   }
-  void Infos(const char* name, const char* help, uint64_t (wire::StageInfo::*field)() const) {
+  void Infos(const char* name, const char* help, uint64_t (wire::StageInfo::* field)() const) {
     Stages(name, kGauge, help, [field](const ModelStats& model, size_t stage) {
       if (stage >= model.stages.size()) return 0.0;
       return static_cast<double>((model.stages[stage].info().*field)());
@@ -173,20 +173,22 @@ class ModelPage {
 
 void AddModels(Page* page, const std::vector<ModelStats>& models) {
   ModelPage of(page, models);
-  of.Models("strata_model_serving", kGauge, "1 where the model takes requests.",
+  of.Models("strata_model_serving", kGauge, "1 if the model takes requests.",
             [](const ModelStats& model) { return model.serving ? 1.0 : 0.0; });
-  of.Models("strata_texts_tokenizing", kGauge, "Texts whose prompts are not tokens yet.",
+  of.Models("strata_texts_tokenizing", kGauge, "Requests whose prompts are being tokenized.",
             [](const ModelStats& model) { return static_cast<double>(model.tokenizing); });
-  of.Scheduler("strata_texts_waiting", kGauge, "Texts that wait for a slot.",
+  of.Scheduler("strata_texts_waiting", kGauge, "Requests that wait for a slot.",
                &SchedulerStats::waiting);
-  of.Scheduler("strata_texts_running", kGauge, "Texts being written.", &SchedulerStats::running);
-  of.Scheduler("strata_steps_in_flight", kGauge, "Steps on their way through the stages.",
+  of.Scheduler("strata_texts_running", kGauge, "Requests being generated.",
+               &SchedulerStats::running);
+  of.Scheduler("strata_steps_in_flight", kGauge, "Steps in flight through the stages.",
                &SchedulerStats::steps_in_flight);
   of.Scheduler("strata_kv_cells", kGauge, "Positions that the KV caches have.",
                &SchedulerStats::kv_cells);
-  of.Scheduler("strata_kv_cells_used", kGauge, "Positions in use, kept texts included.",
+  of.Scheduler("strata_kv_cells_used", kGauge, "Positions in use, kept sequences included.",
                &SchedulerStats::kv_cells_used);
-  of.Scheduler("strata_kv_cells_kept", kGauge, "Positions of ended texts, kept for their prefixes.",
+  of.Scheduler("strata_kv_cells_kept", kGauge,
+               "Positions of ended sequences, kept for their prefixes.",
                &SchedulerStats::kv_cells_kept);
   of.Models("strata_kv_used_ratio", kGauge, "Share of the KV caches' positions in use.",
             [](const ModelStats& model) {
@@ -195,24 +197,24 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
                                          : static_cast<double>(stats.kv_cells_used) /
                                                static_cast<double>(stats.kv_cells);
             });
-  of.Scheduler("strata_texts_total", kCounter, "Texts asked for.", &SchedulerStats::requests);
-  of.Scheduler("strata_texts_refused_total", kCounter, "Texts refused because too many waited.",
+  of.Scheduler("strata_texts_total", kCounter, "Requests.", &SchedulerStats::requests);
+  of.Scheduler("strata_texts_refused_total", kCounter, "Requests refused because too many waited.",
                &SchedulerStats::requests_refused);
-  of.Scheduler("strata_texts_cancelled_total", kCounter, "Texts that nobody wanted any more.",
+  of.Scheduler("strata_texts_cancelled_total", kCounter, "Requests cancelled by their clients.",
                &SchedulerStats::requests_cancelled);
-  of.Scheduler("strata_texts_failed_total", kCounter, "Texts that ended with an error.",
+  of.Scheduler("strata_texts_failed_total", kCounter, "Requests that ended with an error.",
                &SchedulerStats::requests_failed);
   of.Scheduler("strata_steps_total", kCounter, "Steps.", &SchedulerStats::steps);
   of.Scheduler("strata_steps_failed_total", kCounter, "Steps that a stage could not compute.",
                &SchedulerStats::steps_failed);
   of.StepRows();
-  of.Scheduler("strata_tokens_total", kCounter, "Tokens written.", &SchedulerStats::tokens);
+  of.Scheduler("strata_tokens_total", kCounter, "Tokens generated.", &SchedulerStats::tokens);
   of.Scheduler("strata_prompt_tokens_total", kCounter, "Tokens of prompts.",
                &SchedulerStats::prompt_tokens);
   of.Scheduler("strata_prompt_tokens_cached_total", kCounter,
-               "Tokens of prompts that stood in a KV cache already.",
+               "Tokens of prompts that were in a KV cache already.",
                &SchedulerStats::cached_tokens);
-  of.Scheduler("strata_preemptions_total", kCounter, "Texts that gave up their KV for others.",
+  of.Scheduler("strata_preemptions_total", kCounter, "Sequences preempted to free KV for others.",
                &SchedulerStats::preemptions);
   constexpr double kMicros = 1e-6;
   of.Timings("strata_stage_compute_seconds_total", kCounter, "Time a stage computed.",
@@ -234,7 +236,7 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
   of.Links();
 }
 
-// What this node sees of the stages that it holds, whoever coordinates.
+// The metrics of the stages that this node holds, whichever node coordinates.
 void AddOwnStages(Page* page, const MetricsView& view) {
   if (view.stages.empty()) return;
   const auto of = [&](const char* name, const char* type, const char* help,
@@ -252,7 +254,7 @@ void AddOwnStages(Page* page, const MetricsView& view) {
     }
   };
   using Stage = wire::StageStatus;
-  of("strata_node_stage_serving", kGauge, "1 where the stage is loaded and well.",
+  of("strata_node_stage_serving", kGauge, "1 if the stage is loaded and healthy.",
      [](const Stage& stage) { return stage.state() == Stage::SERVING ? 1.0 : 0.0; });
   of("strata_node_stage_busy_seconds_total", kCounter, "Time the stage computed and sampled.",
      [](const Stage& stage) { return 1e-6 * static_cast<double>(stage.busy_us()); });
@@ -280,17 +282,19 @@ void AddApi(Page* page, const HttpServer::Stats& http, const ApiCounts& api) {
   };
   value("strata_http_connections", kGauge, "Open HTTP connections.", http.connections);
   value("strata_http_connections_total", kCounter, "HTTP connections.", http.accepted);
-  value("strata_http_connections_refused_total", kCounter, "Refused: too many.", http.refused);
+  value("strata_http_connections_refused_total", kCounter,
+        "Connections refused because too many were open.", http.refused);
   value("strata_http_requests_total", kCounter, "HTTP requests.", http.requests);
-  value("strata_http_bad_requests_total", kCounter, "Too large, too slow or garbage.",
-        http.bad_requests);
-  value("strata_http_clients_dropped_total", kCounter, "Clients too slow to send or to read.",
-        http.dropped);
-  value("strata_api_requests_total", kCounter, "Requests for texts.", api.requests);
-  value("strata_api_requests_running", kGauge, "Requests for texts under way.", api.running);
-  value("strata_api_requests_failed_total", kCounter, "Answered with an error.", api.failed);
-  value("strata_api_clients_gone_total", kCounter, "Clients that went before their answer's end.",
-        api.client_gone);
+  value("strata_http_bad_requests_total", kCounter,
+        "Requests that were too large, too slow or malformed.", http.bad_requests);
+  value("strata_http_clients_dropped_total", kCounter,
+        "Clients dropped because they sent or read too slowly.", http.dropped);
+  value("strata_api_requests_total", kCounter, "Completion requests.", api.requests);
+  value("strata_api_requests_running", kGauge, "Completion requests in progress.", api.running);
+  value("strata_api_requests_failed_total", kCounter, "Completion requests answered with an error.",
+        api.failed);
+  value("strata_api_clients_gone_total", kCounter,
+        "Clients that disconnected before the end of their response.", api.client_gone);
   value("strata_api_tokens_total", kCounter, "Tokens written to clients of this node.", api.tokens);
   page->Family("strata_api_first_token_seconds", kHistogram,
                "From a request's arrival at this node to its first token.");

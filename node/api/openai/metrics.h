@@ -1,4 +1,4 @@
-// What this node does, as Prometheus reads it (text format 0.0.4,
+// The node's metrics, as Prometheus reads them (text format 0.0.4,
 // https://prometheus.io/docs/instrumenting/exposition_formats/; names and units as
 // https://prometheus.io/docs/practices/naming/ wants them). Pure.
 #pragma once
@@ -17,7 +17,7 @@ namespace strata {
 
 // Counted by the API.
 struct ApiCounts {
-  uint64_t requests = 0;  // for texts
+  uint64_t requests = 0;  // for completions
   uint64_t running = 0;
   uint64_t failed = 0;
   uint64_t client_gone = 0;

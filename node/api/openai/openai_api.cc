@@ -26,10 +26,10 @@
 namespace strata {
 namespace {
 
-// How old what we know of the cluster's models may be.
+// The age up to which a list of the cluster's models is used.
 constexpr absl::Duration kModelsAge = absl::Seconds(1);
-// Of a token, more than any vocabulary has: a text that is longer than the context is told so
-// before a stage has spent its time on it.
+// An upper bound on a token's bytes, more than any vocabulary has: a prompt that exceeds the
+// context is refused before a stage has spent its time on it.
 constexpr size_t kTokenBytesMax = 512;
 
 std::string NewAnswerId(bool chat) {
@@ -53,7 +53,7 @@ std::string PercentDecoded(absl::string_view text) {
   return out;
 }
 
-// That a request names tokens that there are. `n_vocab` 0: not known.
+// Checks that the tokens which a request names exist. `n_vocab` 0: not known.
 absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab) {
   const auto check = [n_vocab](const char* param, int32_t token) {
     if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
@@ -70,7 +70,7 @@ absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab)
 }
 
 HttpResponse MethodNotAllowed(const char* allowed) {
-  HttpResponse response = ErrorResponse(405, absl::StrCat("this takes ", allowed));
+  HttpResponse response = ErrorResponse(405, absl::StrCat("this path takes ", allowed));
   response.headers.emplace_back("Allow", allowed);
   return response;
 }
@@ -78,11 +78,11 @@ HttpResponse MethodNotAllowed(const char* allowed) {
 }  // namespace
 
 OpenAiApi::OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options,
-                     AskStages ask_stages)
+                     ListStages list_stages)
     : gateway_(gateway),
       coordinator_(coordinator),
       options_(std::move(options)),
-      ask_stages_(std::move(ask_stages)),
+      list_stages_(std::move(list_stages)),
       counters_(std::make_shared<ApiCounters>()),
       templates_(options_.templates) {}
 
@@ -91,7 +91,7 @@ void OpenAiApi::SetServer(const HttpServer* server) {
   server_ = server;
 }
 
-bool OpenAiApi::Admit(HttpRequest* request, bool texts, const Responder& responder,
+bool OpenAiApi::Admit(HttpRequest* request, bool is_completion, const Responder& responder,
                       RequestRecord* record) {
   if (options_.tokens == nullptr) return true;
   constexpr absl::string_view kScheme = "Bearer ";  // RFC 6750
@@ -101,29 +101,29 @@ bool OpenAiApi::Admit(HttpRequest* request, bool texts, const Responder& respond
   } else if (const absl::string_view key = request->Header("x-api-key"); !key.empty()) {
     text = key;
   }
-  ApiTokens::Answer answer =
-      options_.tokens->Admit({.text = text, .stream = texts, .now = WallNow()});
-  if (answer.status.ok()) {
-    // Whose turn it is goes by that; no address has a space.
-    if (const std::string& name = answer.admission.name(); !name.empty()) {
+  ApiTokens::AdmitResult result =
+      options_.tokens->Admit({.text = text, .stream = is_completion, .now = WallNow()});
+  if (result.status.ok()) {
+    // Fair queueing goes by the client; no address has a space.
+    if (const std::string& name = result.grant.name(); !name.empty()) {
       request->client = absl::StrCat("token ", name);
     }
-    record->SetAdmission(std::move(answer.admission));
+    record->SetTokenGrant(std::move(result.grant));
     return true;
   }
   HttpResponse response;
-  if (absl::IsUnauthenticated(answer.status)) {
-    response = WrongTokenResponse(answer.status.message());
-  } else if (absl::IsResourceExhausted(answer.status)) {
-    response = ErrorResponse(429, std::string(answer.status.message()));
-    if (answer.retry_after > absl::ZeroDuration()) {
+  if (absl::IsUnauthenticated(result.status)) {
+    response = WrongTokenResponse(result.status.message());
+  } else if (absl::IsResourceExhausted(result.status)) {
+    response = ErrorResponse(429, std::string(result.status.message()));
+    if (result.retry_after > absl::ZeroDuration()) {
       const int64_t ms =
-          absl::ToInt64Milliseconds(absl::Ceil(answer.retry_after, absl::Milliseconds(1)));
+          absl::ToInt64Milliseconds(absl::Ceil(result.retry_after, absl::Milliseconds(1)));
       response.headers.emplace_back("Retry-After", absl::StrCat((ms + 999) / 1000));
       response.headers.emplace_back("retry-after-ms", absl::StrCat(ms));
     }
   } else {
-    LOG_EVERY_N_SEC(ERROR, 10) << "HTTP API: " << answer.status.message();
+    LOG_EVERY_N_SEC(ERROR, 10) << "HTTP API: " << result.status.message();
     response = ErrorResponse(503, "tokens cannot be checked at present; the node's log says why");
   }
   responder->Answer(std::move(response));
@@ -139,25 +139,25 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
     return;
   }
   const std::string& path = request.path;
-  const bool texts = path == "/v1/completions" || path == "/v1/chat/completions";
-  const bool reads = path == "/health" || path == "/metrics" || path == "/v1/models" ||
-                     absl::StartsWith(path, "/v1/models/");
-  const char* allowed = texts ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  const bool is_completion = path == "/v1/completions" || path == "/v1/chat/completions";
+  const bool is_read = path == "/health" || path == "/metrics" || path == "/v1/models" ||
+                       absl::StartsWith(path, "/v1/models/");
+  const char* allowed = is_completion ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
   if (IsPreflight(request, options_.allowed_origins)) {  // which never has a token
     responder->Answer(AnswerPreflight(request, allowed));
     return;
   }
-  // Who watches over nodes has no token.
-  if (path != "/health" && !Admit(&request, texts, responder, record.get())) return;
-  if (!texts && !reads) {
+  // Health checks have no token.
+  if (path != "/health" && !Admit(&request, is_completion, responder, record.get())) return;
+  if (!is_completion && !is_read) {
     responder->Answer(ErrorResponse(404, absl::StrCat("there is nothing at ", path)));
     return;
   }
   if (request.method == "OPTIONS") {
     responder->Answer({.status = 204, .headers = {{"Allow", allowed}}});
-  } else if (request.method != (texts ? "POST" : "GET")) {
+  } else if (request.method != (is_completion ? "POST" : "GET")) {
     responder->Answer(MethodNotAllowed(allowed));
-  } else if (texts) {
+  } else if (is_completion) {
     Texts(std::move(request), responder, record);
   } else if (path == "/health") {
     Health(responder);
@@ -170,13 +170,13 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
   }
 }
 
-// Whether a text that is asked for here has somewhere to go.
+// Whether this node can forward a request to a coordinator.
 void OpenAiApi::Health(const Responder& responder) {
   const Coordinator::Leadership leadership = coordinator_->leadership();
   const bool knows = leadership.mine || !leadership.address.empty();
   nlohmann::ordered_json health = {{"status", knows ? "ok" : "unavailable"}};
   if (!knows) health["reason"] = "no node coordinates at present";
-  if (options_.tokens == nullptr) {  // else anybody may ask
+  if (options_.tokens == nullptr) {  // else clients without a token would see it
     health["node"] = {{"id", options_.node_id}, {"name", options_.node_name}};
     health["coordinates"] = leadership.mine;
     if (!leadership.refused.empty()) health["reason"] = leadership.refused;
@@ -190,7 +190,7 @@ void OpenAiApi::Health(const Responder& responder) {
 }
 
 void OpenAiApi::Metrics(const Responder& responder) {
-  ask_stages_([this, responder](std::vector<wire::StageStatus> stages) {
+  list_stages_([this, responder](std::vector<wire::StageStatus> stages) {
     responder->Run([this, responder, stages = std::move(stages)]() mutable {
       MetricsView view = {.node_id = options_.node_id,
                           .node_name = options_.node_name,
@@ -248,10 +248,10 @@ void OpenAiApi::WithModel(const std::string& name, const Responder& responder,
   };
   gateway_->ListModels(
       kModelsAge, [this, answer, responder](const absl::StatusOr<Gateway::Models>& models) {
-        // From here on on a handler's thread: this one belongs to everybody who waits for a list.
+        // Continue on a handler's thread: this one serves all calls that wait for a list.
         responder->Run([this, answer, responder, models] {
           if (answer(models, /*fresh=*/false)) return;
-          // It may have been loaded since.
+          // The model may have been loaded since.
           gateway_->ListModels(absl::ZeroDuration(),
                                [answer, responder](const absl::StatusOr<Gateway::Models>& newer) {
                                  responder->Run([answer, newer] { answer(newer, /*fresh=*/true); });
@@ -266,7 +266,8 @@ void OpenAiApi::Texts(HttpRequest http, const Responder& responder, const Record
     ++counters_->requests;
     ++counters_->failed;
     HttpResponse response = ErrorResponse(
-        415, absl::StrCat("Content-Encoding ", coding, " is not read: send the body as it is"));
+        415,
+        absl::StrCat("Content-Encoding ", coding, " is not supported: send the body as it is"));
     response.headers.emplace_back("Accept-Encoding", "identity");  // RFC 7694
     responder->Answer(std::move(response));
     return;
@@ -315,24 +316,22 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     return;
   }
   if (model.chat_template().empty()) {
-    responder->Answer(
-        ErrorResponse(BadParam("model", absl::StrCat(model.name(),
-                                                     " comes without a chat template; it can do "
-                                                     "/v1/completions"))));
+    responder->Answer(ErrorResponse(BadParam(
+        "model", absl::StrCat(model.name(), " has no chat template; use /v1/completions"))));
     return;
   }
-  TemplateRequest question = {
+  TemplateRequest render = {
       .source = {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()},
       .messages = std::move(call.request.messages),
       .tools = call.request.tools,
       .now = WallNow(),
-      .wish = {.ends_with_opening = call.request.ends_with_opening,
-               .continues_last = call.request.continues_last,
-               .variables = std::move(call.request.template_variables)}};
+      .options = {.ends_with_opening = call.request.ends_with_opening,
+                  .continues_last = call.request.continues_last,
+                  .variables = std::move(call.request.template_variables)}};
   call.request.messages.clear();
-  TemplateTurns::Whose whose = {.model = call.model_id, .client = call.client};
+  TemplateTurns::Owner owner = {.model = call.model_id, .client = call.client};
   templates_.Render(
-      std::move(whose), std::move(question),
+      std::move(owner), std::move(render),
       [this, call = std::move(call), n_ctx = model.n_ctx(), responder](auto prompt) mutable {
         if (!prompt.ok()) {
           responder->Answer(ErrorResponse(prompt.status()));

@@ -1,4 +1,4 @@
-// Errors as OpenAI's API writes them, and the statuses that they come from. Pure.
+// Errors in the form of OpenAI's API, from statuses. Pure.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ int HttpStatusOf(const absl::Status& status);
 // With Retry-After where trying again helps.
 HttpResponse ErrorResponse(const absl::Status& status);
 HttpResponse ErrorResponse(int http_status, const std::string& words);
-// 401, where no token or a wrong one was shown.
+// 401, for a request without a token or with a wrong one.
 HttpResponse WrongTokenResponse(absl::string_view words);
 
 }  // namespace strata

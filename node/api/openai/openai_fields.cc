@@ -20,64 +20,64 @@ constexpr absl::string_view kSamplers =
 std::vector<ApiField> MakeFields() {
   return {
       // OpenAI's.
-      {"best_of", kKept, "[]", false, true},
-      {"echo", kKept, "[]", false, true},
-      {"frequency_penalty", kKept},
-      {"logit_bias", kKept},
-      {"logprobs", kKept},
-      {"max_completion_tokens", kKept},
-      {"max_tokens", kKept},
-      {"messages", kKept, "[]", true, false},
-      {"model", kKept},
-      {"n", kKept},
-      {"parallel_tool_calls", kKept, "[]", true, false},
-      {"presence_penalty", kKept},
-      {"prompt", kKept, "[]", false, true},
-      {"response_format", kKept},
-      {"seed", kKept},
-      {"stop", kKept},
-      {"stream", kKept},
-      {"stream_options", kKept},
-      {"temperature", kKept},
-      {"tool_choice", kKept, "[]", true, false},
-      {"tools", kKept, "[]", true, false},
-      {"top_logprobs", kKept, "[]", true, false},
-      {"top_p", kKept},
+      {"best_of", kSupported, "[]", false, true},
+      {"echo", kSupported, "[]", false, true},
+      {"frequency_penalty", kSupported},
+      {"logit_bias", kSupported},
+      {"logprobs", kSupported},
+      {"max_completion_tokens", kSupported},
+      {"max_tokens", kSupported},
+      {"messages", kSupported, "[]", true, false},
+      {"model", kSupported},
+      {"n", kSupported},
+      {"parallel_tool_calls", kSupported, "[]", true, false},
+      {"presence_penalty", kSupported},
+      {"prompt", kSupported, "[]", false, true},
+      {"response_format", kSupported},
+      {"seed", kSupported},
+      {"stop", kSupported},
+      {"stream", kSupported},
+      {"stream_options", kSupported},
+      {"temperature", kSupported},
+      {"tool_choice", kSupported, "[]", true, false},
+      {"tools", kSupported, "[]", true, false},
+      {"top_logprobs", kSupported, "[]", true, false},
+      {"top_p", kSupported},
       // llama.cpp's.
-      {"context_shift", kKept},
-      {"dry_allowed_length", kKept},
-      {"dry_base", kKept},
-      {"dry_multiplier", kKept},
-      {"dry_penalty_last_n", kKept},
-      {"dry_sequence_breakers", kKept},
-      {"grammar", kKept},
-      {"ignore_eos", kKept},
-      {"json_schema", kKept},
-      {"min_p", kKept},
-      {"mirostat", kKept},
-      {"mirostat_eta", kKept},
-      {"mirostat_tau", kKept},
-      {"n_keep", kKept},
-      {"n_predict", kKept},
-      {"repeat_last_n", kKept},
-      {"repeat_penalty", kKept},
-      {"top_k", kKept},
-      {"typical_p", kKept},
-      {"xtc_probability", kKept},
-      {"xtc_threshold", kKept},
+      {"context_shift", kSupported},
+      {"dry_allowed_length", kSupported},
+      {"dry_base", kSupported},
+      {"dry_multiplier", kSupported},
+      {"dry_penalty_last_n", kSupported},
+      {"dry_sequence_breakers", kSupported},
+      {"grammar", kSupported},
+      {"ignore_eos", kSupported},
+      {"json_schema", kSupported},
+      {"min_p", kSupported},
+      {"mirostat", kSupported},
+      {"mirostat_eta", kSupported},
+      {"mirostat_tau", kSupported},
+      {"n_keep", kSupported},
+      {"n_predict", kSupported},
+      {"repeat_last_n", kSupported},
+      {"repeat_penalty", kSupported},
+      {"top_k", kSupported},
+      {"typical_p", kSupported},
+      {"xtc_probability", kSupported},
+      {"xtc_threshold", kSupported},
       // vLLM's.
-      {"add_special_tokens", kKept, "[]", false, true},
-      {"add_generation_prompt", kKept, "[]", true, false},
-      {"chat_template_kwargs", kKept, "[]", true, false},
-      {"continue_final_message", kKept, "[]", true, false},
-      {"guided_choice", kKept},
-      {"guided_grammar", kKept},
-      {"guided_json", kKept},
-      {"include_stop_str_in_output", kKept},
-      {"min_tokens", kKept},
-      {"repetition_penalty", kKept},
-      {"stop_token_ids", kKept},
-      {"structured_outputs", kKept},
+      {"add_special_tokens", kSupported, "[]", false, true},
+      {"add_generation_prompt", kSupported, "[]", true, false},
+      {"chat_template_kwargs", kSupported, "[]", true, false},
+      {"continue_final_message", kSupported, "[]", true, false},
+      {"guided_choice", kSupported},
+      {"guided_grammar", kSupported},
+      {"guided_json", kSupported},
+      {"include_stop_str_in_output", kSupported},
+      {"min_tokens", kSupported},
+      {"repetition_penalty", kSupported},
+      {"stop_token_ids", kSupported},
+      {"structured_outputs", kSupported},
 
       // OpenAI's.
       {"audio", kRefused},
@@ -138,7 +138,7 @@ std::vector<ApiField> MakeFields() {
 
       {"cache_prompt", kNoEffect},  // prompts are always cached
       {"dynatemp_exponent", kNoEffect},
-      {"early_stopping", kNoEffect},  // these two are of beam search
+      {"early_stopping", kNoEffect},  // this and the next belong to beam search
       {"length_penalty", kNoEffect},
       {"guided_decoding_backend", kNoEffect},
       {"id_slot", kNoEffect},
@@ -149,7 +149,7 @@ std::vector<ApiField> MakeFields() {
       {"priority", kNoEffect},
       {"prompt_cache_key", kNoEffect},
       {"prompt_cache_retention", kNoEffect},
-      // Many clients always send it. Models think as much as their templates have them.
+      // Many clients always send it. How much a model reasons is up to its template.
       {"reasoning_effort", kNoEffect},
       {"request_id", kNoEffect},
       {"safety_identifier", kNoEffect},
@@ -160,7 +160,7 @@ std::vector<ApiField> MakeFields() {
   };
 }
 
-bool AsksForNothing(const Json& value, absl::string_view neutral) {
+bool IsNeutral(const Json& value, absl::string_view neutral) {
   if (value.is_null() || value == "" || (value.is_structured() && value.empty())) return true;
   const Json values = Json::parse(neutral);
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -179,7 +179,7 @@ absl::Status CheckApiFields(const Json& body, ApiPath path) {
       continue;
     }
     const auto found = body.find(field.name);
-    if (found == body.end() || AsksForNothing(*found, field.neutral)) continue;
+    if (found == body.end() || IsNeutral(*found, field.neutral)) continue;
     return UnsupportedParam(field.name);
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Which fields of a request the HTTP API knows, and what becomes of each: API.md shows the same to
+// The request fields that the HTTP API knows, and how it treats each: API.md shows the same to
 // people. Pure.
 #pragma once
 
@@ -14,22 +14,23 @@ namespace strata {
 enum class ApiPath { kText, kChat };  // /v1/completions, /v1/chat/completions
 
 enum class ApiFate {
-  kKept,
+  kSupported,
   kRefused,   // but for its neutral values
-  kNoEffect,  // nothing that is written depends on it
+  kNoEffect,  // the output does not depend on it
 };
 struct ApiField {
   absl::string_view name;
   ApiFate fate;
-  // A JSON array of the values that ask for nothing and pass. So do null, "", [] and {}.
+  // A JSON array of the values that change nothing and pass. So do null, "", [] and {}.
   absl::string_view neutral = "[]";
-  bool chat = true, text = true;  // where it is known
+  bool chat = true, text = true;  // the paths that know it
 };
 // By fate, then by name.
 const std::vector<ApiField>& ApiFields();
 
-// kUnimplemented (UnsupportedParam): a field changes what is written, others keep it, and it is not
-// kept here; named. Fields that are in no list are ignored, as OpenAI's clients rely on.
+// kUnimplemented (UnsupportedParam, with the field's name): other servers support a field that
+// would change the output, and this one does not. Fields in no list are ignored, as OpenAI's
+// clients expect.
 absl::Status CheckApiFields(const nlohmann::json& body, ApiPath path);
 
 }  // namespace strata

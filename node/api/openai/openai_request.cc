@@ -22,13 +22,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint32_t kCompletionTokens = 16;  // where a completion does not say
+constexpr uint32_t kCompletionTokens = 16;  // default of a completion's max_tokens
 constexpr uint32_t kTokensMax = 1u << 24;
 constexpr size_t kJsonErrorBytesMax = 300;
 
 absl::StatusOr<Json> ParseJson(absl::string_view body) {
-  // Asked before the tree is made: a deep one takes the stack when it is copied or destroyed, and
-  // one of many small values takes far more memory than its text.
+  // Checked before the tree is built: a deep tree overflows the stack when it is copied or
+  // destroyed, and one of many small values takes far more memory than its text.
   int depth = 0;
   size_t values = 1;
   bool too_deep = false;
@@ -54,27 +54,27 @@ absl::StatusOr<Json> ParseJson(absl::string_view body) {
         absl::StrCat("the body has more than ", kApiJsonValuesMax, " values"));
   }
   if (absl::StripAsciiWhitespace(body).empty()) {
-    return absl::InvalidArgumentError("the body is empty; wants a JSON object");
+    return absl::InvalidArgumentError("the body is empty; it must be a JSON object");
   }
   try {
     Json json = Json::parse(body.begin(), body.end());
-    if (!json.is_object()) return absl::InvalidArgumentError("the body is no JSON object");
+    if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
     return json;
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 9: …"
     absl::string_view words = error.what();
     words.remove_prefix(std::min(words.size(), words.find("] ") + 2));
-    return absl::InvalidArgumentError(absl::StrCat("the body is no JSON in UTF-8: ",
+    return absl::InvalidArgumentError(absl::StrCat("the body is not JSON in UTF-8: ",
                                                    ValidUtf8(words.substr(0, kJsonErrorBytesMax))));
   }
 }
 
-// JavaScript cuts texts inside of a character that has two escapes, and sends the half of it:
-// "\ud83d". JSON allows that, our reader does not: U+FFFD stands in its place, as browsers have it.
+// Replaces lone surrogates by U+FFFD, as browsers do: JavaScript cuts strings inside of a character
+// that has two escapes, and sends half of it, "\ud83d". JSON allows that, our parser does not.
 // Empty: there is none in the body.
-std::string WithoutHalfCharacters(absl::string_view body) {
+std::string WithoutLoneSurrogates(absl::string_view body) {
   std::string text;
-  size_t high_at = 0;  // behind an escape of a first half
+  size_t high_at = 0;  // behind the escape of a high surrogate
   for (size_t i = body.find('\\'); i < body.size(); i = body.find('\\', i)) {
     uint32_t code = 0;
     const bool is_code = body.substr(i, 2) == "\\u" && i + 6 <= body.size() &&
@@ -96,7 +96,7 @@ std::string WithoutHalfCharacters(absl::string_view body) {
   return text;
 }
 
-// Reads fields of one object; the first thing that is wrong stays.
+// Reads fields of one object; keeps the first error.
 class Fields {
  public:
   explicit Fields(const Json& json) : json_(json) {}
@@ -108,7 +108,7 @@ class Fields {
   }
   void Wrong(absl::string_view name, absl::string_view words) { Fail(BadParam(name, words)); }
 
-  // Null where it is not there, or null.
+  // Null where the field is missing or null.
   const Json* Find(const char* name) const {
     const auto field = json_.find(name);
     return field == json_.end() || field->is_null() ? nullptr : &*field;
@@ -117,7 +117,7 @@ class Fields {
     const Json* field = Find(name);
     if (field == nullptr) return std::nullopt;
     if (field->is_boolean()) return field->get<bool>();
-    Wrong(name, "wants true or false");
+    Wrong(name, "must be true or false");
     return std::nullopt;
   }
   struct Range {
@@ -128,7 +128,7 @@ class Fields {
     if (field == nullptr) return std::nullopt;
     const double value = field->is_number() ? field->get<double>() : std::nan("");
     if (value >= range.low && value <= range.high) return value;
-    Wrong(name, absl::StrCat("wants a number from ", range.low, " to ", range.high));
+    Wrong(name, absl::StrCat("must be a number from ", range.low, " to ", range.high));
     return std::nullopt;
   }
   std::optional<int64_t> Integer(const char* name, Range range) {
@@ -139,15 +139,15 @@ class Fields {
     if (value >= range.low && value <= range.high && value == std::floor(value)) {
       return static_cast<int64_t>(value);
     }
-    Wrong(name, absl::StrCat("wants a whole number from ", static_cast<int64_t>(range.low), " to ",
-                             static_cast<int64_t>(range.high)));
+    Wrong(name, absl::StrCat("must be a whole number from ", static_cast<int64_t>(range.low),
+                             " to ", static_cast<int64_t>(range.high)));
     return std::nullopt;
   }
   std::optional<std::string> Text(const char* name) {
     const Json* field = Find(name);
     if (field == nullptr) return std::nullopt;
     if (field->is_string()) return field->get<std::string>();
-    Wrong(name, "wants a string");
+    Wrong(name, "must be a string");
     return std::nullopt;
   }
 
@@ -166,7 +166,7 @@ void ReadSeed(Fields* fields, wire::SamplerSettings* sampler) {
   } else if (seed->is_number_integer()) {
     sampler->set_seed(static_cast<uint64_t>(seed->get<int64_t>()));
   } else {
-    fields->Wrong("seed", "wants a whole number");
+    fields->Wrong("seed", "must be a whole number");
   }
 }
 
@@ -174,7 +174,7 @@ void ReadSeed(Fields* fields, wire::SamplerSettings* sampler) {
 void ReadLogitBiasPairs(const Json& pairs, Fields* fields, wire::SamplerSettings* sampler) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   if (pairs.size() > kApiLogitBiasMax) {
-    fields->Wrong("logit_bias", absl::StrCat("may have ", kApiLogitBiasMax, " entries"));
+    fields->Wrong("logit_bias", absl::StrCat("may have at most ", kApiLogitBiasMax, " entries"));
     return;
   }
   for (const Json& pair : pairs) {
@@ -186,7 +186,7 @@ void ReadLogitBiasPairs(const Json& pairs, Fields* fields, wire::SamplerSettings
                                                        : std::nan("");
     if (!(bias >= -100 && bias <= 100) && bias != kNever) {
       fields->Wrong("logit_bias",
-                    "wants pairs of a token id and a number from -100 to 100, or false");
+                    "must be pairs of a token id and a number from -100 to 100, or false");
       return;
     }
     wire::LogitBias* entry = sampler->add_logit_bias();
@@ -200,18 +200,18 @@ void ReadLogitBias(Fields* fields, wire::SamplerSettings* sampler) {
   if (biases == nullptr) return;
   if (biases->is_array()) return ReadLogitBiasPairs(*biases, fields, sampler);
   if (!biases->is_object()) {
-    fields->Wrong("logit_bias", "wants an object of token ids and numbers");
+    fields->Wrong("logit_bias", "must be an object of token ids and numbers");
     return;
   }
   if (biases->size() > kApiLogitBiasMax) {
-    fields->Wrong("logit_bias", absl::StrCat("may have ", kApiLogitBiasMax, " entries"));
+    fields->Wrong("logit_bias", absl::StrCat("may have at most ", kApiLogitBiasMax, " entries"));
     return;
   }
   for (const auto& [key, value] : biases->items()) {
     int32_t token = 0;
     const double bias = value.is_number() ? value.get<double>() : std::nan("");
     if (!absl::SimpleAtoi(key, &token) || token < 0 || !(bias >= -100 && bias <= 100)) {
-      fields->Wrong("logit_bias", "wants token ids, each with a number from -100 to 100");
+      fields->Wrong("logit_bias", "must be token ids, each with a number from -100 to 100");
       return;
     }
     wire::LogitBias* entry = sampler->add_logit_bias();
@@ -248,7 +248,7 @@ void ReadRareSettings(Fields* fields, wire::SamplerSettings* sampler) {
         text->find('\0') != std::string::npos ||
         sampler->dry_sequence_breakers_size() == kDryBreakersMax) {
       fields->Wrong("dry_sequence_breakers",
-                    absl::StrCat("wants an array of at most ", kDryBreakersMax, " strings"));
+                    absl::StrCat("must be an array of at most ", kDryBreakersMax, " strings"));
       return;
     }
     sampler->add_dry_sequence_breakers(*text);
@@ -262,10 +262,10 @@ void ReadSampler(Fields* fields, wire::SamplerSettings* sampler) {
     return static_cast<float>(fields->Number(name, range).value_or(otherwise));
   };
   sampler->set_temperature(number("temperature", {0, 2}, 1));
-  // 0 is none but the likeliest; to the sampler it would be off.
+  // 0 means the likeliest token only; to the sampler it would mean off.
   sampler->set_top_p(std::max(number("top_p", {0, 1}, 1), std::numeric_limits<float>::min()));
   sampler->set_min_p(number("min_p", {0, 1}, 0));
-  // -1 means all of them to some clients.
+  // -1 means all tokens to some clients.
   const int64_t top_k = fields->Integer("top_k", {-1, kMany}).value_or(0);
   sampler->set_top_k(static_cast<int32_t>(std::max<int64_t>(top_k, 0)));
   sampler->set_penalty_presence(number("presence_penalty", {-2, 2}, 0));
@@ -282,7 +282,7 @@ void ReadSampler(Fields* fields, wire::SamplerSettings* sampler) {
   ReadLogitBias(fields, sampler);
 }
 
-// The elements, or the one that there is. Bodies may be large: nothing is copied.
+// The elements, or the one value. Bodies may be large: nothing is copied.
 std::vector<const Json*> ListOf(const Json& json, bool several) {
   std::vector<const Json*> list;
   if (!several) {
@@ -305,7 +305,7 @@ std::optional<std::vector<int32_t>> TokensOf(const Json& json) {
   return json.get<std::vector<int32_t>>();
 }
 
-// The last of these counts. -1 is llama.cpp's for as many as there is room for.
+// The last of these fields counts. -1 is llama.cpp's for as many tokens as there is room for.
 void ReadTokensMax(Fields* fields, ApiRequest* request) {
   if (!request->chat) request->tokens_max = kCompletionTokens;
   for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
@@ -321,13 +321,13 @@ void ReadStops(Fields* fields, std::vector<std::string>* stops) {
   if (stop == nullptr) return;
   const std::vector<const Json*> list = ListOf(*stop, stop->is_array());
   if (list.size() > kApiStopsMax) {
-    fields->Wrong("stop", absl::StrCat("may have ", kApiStopsMax, " strings"));
+    fields->Wrong("stop", absl::StrCat("may have at most ", kApiStopsMax, " strings"));
     return;
   }
   for (const Json* each : list) {
     const auto* text = each->get_ptr<const std::string*>();
     if (text == nullptr || text->empty() || text->size() > kApiStopBytesMax) {
-      fields->Wrong("stop", absl::StrCat("wants a string or several, of 1 to ", kApiStopBytesMax,
+      fields->Wrong("stop", absl::StrCat("must be a string or several, of 1 to ", kApiStopBytesMax,
                                          " bytes each"));
       return;
     }
@@ -340,7 +340,7 @@ void ReadStream(Fields* fields, ApiRequest* request) {
   const Json* options = fields->Find("stream_options");
   if (options == nullptr) return;
   if (!options->is_object()) {
-    fields->Wrong("stream_options", "wants an object");
+    fields->Wrong("stream_options", "must be an object");
     return;
   }
   if (const auto often = options->find("continuous_usage_stats");
@@ -350,7 +350,7 @@ void ReadStream(Fields* fields, ApiRequest* request) {
   const auto usage = options->find("include_usage");
   if (usage == options->end() || usage->is_null()) return;
   if (!usage->is_boolean()) {
-    fields->Wrong("stream_options.include_usage", "wants true or false");
+    fields->Wrong("stream_options.include_usage", "must be true or false");
     return;
   }
   request->include_usage = usage->get<bool>();
@@ -362,7 +362,7 @@ void ReadStopTokens(Fields* fields, wire::SamplerSettings* sampler) {
   const auto list = TokensOf(*tokens);
   if (!list || list->size() > kApiStopTokensMax) {
     fields->Wrong("stop_token_ids",
-                  absl::StrCat("wants an array of at most ", kApiStopTokensMax, " token ids"));
+                  absl::StrCat("must be an array of at most ", kApiStopTokensMax, " token ids"));
     return;
   }
   sampler->mutable_stop_tokens()->Assign(list->begin(), list->end());
@@ -373,7 +373,7 @@ void CheckTokensMin(const ApiRequest& request, Fields* fields) {
                         request.tools.choice == ChatTools::Choice::kRequired;
   if (has_form && request.sampler.tokens_min() > 0) {
     fields->Wrong("min_tokens",
-                  "cannot be kept where a grammar, a schema or a call ends the answer");
+                  "cannot be combined with a grammar, a schema or a required tool call");
   }
 }
 
@@ -400,7 +400,7 @@ void ReadCommon(Fields* fields, absl::string_view body, ApiRequest* request) {
   CheckTokensMin(*request, fields);
 }
 
-void WantLogprobs(ApiRequest* request, uint32_t top) {
+void EnableLogprobs(ApiRequest* request, uint32_t top) {
   request->logprobs = true;
   request->sampler.set_report_logprob(true);
   request->sampler.set_logprobs(top);
@@ -418,7 +418,7 @@ std::optional<ApiPrompt> PromptOf(const Json& json) {
   return prompt;
 }
 
-// `n` becomes how many are written; best_of how many of them are told.
+// `n` becomes how many choices are generated, `best_of` how many of them are returned.
 void ReadBestOf(Fields* fields, ApiRequest* request) {
   const auto best = fields->Integer("best_of", {1, double{kApiChoicesMax}});
   if (!best || *best == request->n) return;
@@ -434,7 +434,7 @@ void ReadBestOf(Fields* fields, ApiRequest* request) {
 
 void ReadPrompts(Fields* fields, ApiRequest* request) {
   constexpr absl::string_view kWants =
-      "wants a string, tokens, or an array of such, none of them empty";
+      "must be a string, token ids, or an array of these, none of them empty";
   const Json* prompt = fields->Find("prompt");
   if (prompt == nullptr) {
     fields->Wrong("prompt", "is missing");
@@ -444,7 +444,7 @@ void ReadPrompts(Fields* fields, ApiRequest* request) {
   const std::vector<const Json*> list = ListOf(*prompt, several);
   if (list.size() * request->n > kApiChoicesMax) {
     fields->Wrong(several ? "prompt" : "n",
-                  absl::StrCat("one request may ask for ", kApiChoicesMax, " texts"));
+                  absl::StrCat("one request may have at most ", kApiChoicesMax, " choices"));
     return;
   }
   for (const Json* each : list) {
@@ -458,19 +458,19 @@ void ReadPrompts(Fields* fields, ApiRequest* request) {
   if (request->prompts.empty()) fields->Wrong("prompt", kWants);
 }
 
-// A message's content is a string, or parts of which we read those of text.
+// A message's content is a string, or an array of parts, of which only text parts are supported.
 std::optional<std::string> ContentOf(const Json& json, const std::string& name, Fields* fields) {
   if (json.is_null()) return "";
   if (json.is_string()) return json.get<std::string>();
   std::string text;
-  const std::string wants = "wants a string or an array of text parts";
+  const std::string expected = "must be a string or an array of text parts";
   if (!json.is_array()) {
-    fields->Wrong(name, wants);
+    fields->Wrong(name, expected);
     return std::nullopt;
   }
   for (const Json& part : json) {
     if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
-      fields->Wrong(name, wants);
+      fields->Wrong(name, expected);
       return std::nullopt;
     }
     if (part["type"] != "text") {
@@ -479,7 +479,7 @@ std::optional<std::string> ContentOf(const Json& json, const std::string& name, 
       return std::nullopt;
     }
     if (!part.contains("text") || !part["text"].is_string()) {
-      fields->Wrong(name, wants);
+      fields->Wrong(name, expected);
       return std::nullopt;
     }
     text += part["text"].get_ref<const std::string&>();
@@ -494,14 +494,15 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
     return;
   }
   if (!messages->is_array() || messages->empty() || messages->size() > kApiMessagesMax) {
-    fields->Wrong("messages", absl::StrCat("wants an array of 1 to ", kApiMessagesMax));
+    fields->Wrong("messages",
+                  absl::StrCat("must be an array of 1 to ", kApiMessagesMax, " messages"));
     return;
   }
   for (size_t i = 0; i < messages->size(); ++i) {
     const Json& each = (*messages)[i];
     const std::string name = absl::StrCat("messages[", i, "]");
     if (!each.is_object() || !each.contains("role") || !each["role"].is_string()) {
-      fields->Wrong(name, "wants an object with a role");
+      fields->Wrong(name, "must be an object with a role");
       return;
     }
     ChatMessage message;
@@ -512,7 +513,7 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
       if (message.role == "function") {
         fields->Fail(UnsupportedParam(name + ".role", message.role));
       } else {
-        fields->Wrong(name + ".role", "wants system, developer, user, assistant or tool");
+        fields->Wrong(name + ".role", "must be system, developer, user, assistant or tool");
       }
       return;
     }
@@ -536,23 +537,23 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
   }
 }
 
-// What vLLM's clients say of the template.
+// vLLM's fields for the template.
 void ReadTemplate(Fields* fields, ApiRequest* request) {
   const auto opening = fields->Bool("add_generation_prompt");
   request->ends_with_opening = opening.value_or(true);
   request->continues_last = fields->Bool("continue_final_message").value_or(false);
   if (request->continues_last && opening.value_or(false)) {
-    fields->Wrong("continue_final_message", "and add_generation_prompt cannot both be");
+    fields->Wrong("continue_final_message", "and add_generation_prompt cannot both be true");
   }
   if (request->continues_last && !request->messages.empty() &&
       (request->messages.back().role != "assistant" || !request->messages.back().calls.empty())) {
     fields->Wrong("continue_final_message",
-                  "wants a last message of the assistant's, without calls");
+                  "needs a last message of the assistant, without tool calls");
   }
   const Json* variables = fields->Find("chat_template_kwargs");
   if (variables == nullptr) return;
   if (!variables->is_object()) {
-    fields->Wrong("chat_template_kwargs", "wants an object");
+    fields->Wrong("chat_template_kwargs", "must be an object");
     return;
   }
   if (!variables->empty()) request->template_variables = variables->dump();
@@ -561,15 +562,15 @@ void ReadTemplate(Fields* fields, ApiRequest* request) {
 }  // namespace
 
 absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
-  const std::string whole = WithoutHalfCharacters(body);
-  if (!whole.empty()) body = whole;
+  const std::string cleaned = WithoutLoneSurrogates(body);
+  if (!cleaned.empty()) body = cleaned;
   auto json = ParseJson(body);
   if (!json.ok()) return json.status();
   Fields fields(*json);
   ApiRequest request;
   ReadCommon(&fields, body, &request);
   if (const auto top = fields.Integer("logprobs", {0, kApiTopLogprobsMax})) {
-    WantLogprobs(&request, static_cast<uint32_t>(*top));
+    EnableLogprobs(&request, static_cast<uint32_t>(*top));
   }
   request.echo = fields.Bool("echo").value_or(false);
   request.no_special = !fields.Bool("add_special_tokens").value_or(true);
@@ -587,8 +588,8 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
 }
 
 absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
-  const std::string whole = WithoutHalfCharacters(body);
-  if (!whole.empty()) body = whole;
+  const std::string cleaned = WithoutLoneSurrogates(body);
+  if (!cleaned.empty()) body = cleaned;
   auto json = ParseJson(body);
   if (!json.ok()) return json.status();
   Fields fields(*json);
@@ -597,8 +598,8 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
   ReadCommon(&fields, body, &request);
   const bool logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", {0, kApiTopLogprobsMax});
-  if (top && !logprobs) fields.Wrong("top_logprobs", "wants logprobs to be true");
-  if (logprobs) WantLogprobs(&request, static_cast<uint32_t>(top.value_or(0)));
+  if (top && !logprobs) fields.Wrong("top_logprobs", "needs logprobs to be true");
+  if (logprobs) EnableLogprobs(&request, static_cast<uint32_t>(top.value_or(0)));
   fields.Fail(ReadTools(*json, body, &request));
   CheckTokensMin(request, &fields);
   if (fields.status().ok()) ReadMessages(&fields, &request);

@@ -13,7 +13,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// What is no UTF-8 becomes U+FFFD: JSON has no other way.
+// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
 std::string Dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
@@ -46,7 +46,7 @@ OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
                                const std::vector<uint64_t>& offsets) {
   OrderedJson pieces = OrderedJson::array(), logprobs = OrderedJson::array(),
               tops = OrderedJson::array();
-  // As keys they have to be UTF-8 now.
+  // Keys must be UTF-8 already.
   const auto key_of = [](const std::string& piece) {
     return OrderedJson::parse(Dump(piece)).get<std::string>();
   };
@@ -58,7 +58,7 @@ OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
       const std::string key = key_of(other.piece());
       if (!top.contains(key)) top[key] = other.logprob();
     }
-    // The one that was taken, be it likely or not, and whatever reads alike.
+    // The sampled token, likely or not; it replaces one that reads alike.
     top[key_of(token.piece())] = token.logprob();
     tops.push_back(std::move(top));
   }
@@ -79,7 +79,7 @@ OrderedJson FinishOf(const ApiPiece& piece) {
   return piece.finish_reason;
 }
 
-// vLLM's: what ended the text, null where the model did.
+// vLLM's: the stop string or token that ended the choice, null where the model did.
 void AddStopReason(const ApiPiece& piece, OrderedJson* choice) {
   if (!piece.stop_string.empty()) {
     (*choice)["stop_reason"] = piece.stop_string;
@@ -90,7 +90,7 @@ void AddStopReason(const ApiPiece& piece, OrderedJson* choice) {
   }
 }
 
-// As OpenAI streams them: what names a call is in its first piece.
+// As OpenAI streams them: a call's id and name are in its first piece.
 OrderedJson CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
   OrderedJson list = OrderedJson::array();
   for (const ApiCallPiece& call : calls) {
@@ -159,26 +159,26 @@ std::string ErrorEvent(absl::string_view error_json) {
   return absl::StrCat("data: ", error_json, "\n\n");
 }
 
-std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& choices,
                           const ApiUsage& usage) {
-  OrderedJson choices = OrderedJson::array();
-  for (const ApiPiece& text : texts) {
-    OrderedJson choice = {{"index", text.index}};
+  OrderedJson list = OrderedJson::array();
+  for (const ApiPiece& piece : choices) {
+    OrderedJson choice = {{"index", piece.index}};
     if (answer.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", text.text}, {"refusal", nullptr}};
-      if (!text.calls.empty()) {
-        if (text.text.empty()) choice["message"]["content"] = nullptr;
-        choice["message"]["tool_calls"] = CallsOf(text.calls, /*chunk=*/false);
+      choice["message"] = {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}};
+      if (!piece.calls.empty()) {
+        if (piece.text.empty()) choice["message"]["content"] = nullptr;
+        choice["message"]["tool_calls"] = CallsOf(piece.calls, /*chunk=*/false);
       }
     } else {
-      choice["text"] = text.text;
+      choice["text"] = piece.text;
     }
-    choice["logprobs"] = LogprobsOf(answer, text);
-    choice["finish_reason"] = FinishOf(text);
-    AddStopReason(text, &choice);
-    choices.push_back(std::move(choice));
+    choice["logprobs"] = LogprobsOf(answer, piece);
+    choice["finish_reason"] = FinishOf(piece);
+    AddStopReason(piece, &choice);
+    list.push_back(std::move(choice));
   }
-  OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(choices));
+  OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(list));
   frame["usage"] = UsageOf(usage);
   return Dump(frame);
 }
@@ -210,7 +210,7 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
                       {"object", "model"},
                       {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
                       {"owned_by", "strata"},
-                      // The context under the names that clients of others read.
+                      // The context under the names that clients of other servers read.
                       {"context_length", model.n_ctx()},
                       {"max_model_len", model.n_ctx()},
                       {"meta", {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}}},

@@ -1,4 +1,4 @@
-// Answers in OpenAI's forms, whole and as events of a stream. Pure.
+// Responses in OpenAI's forms, whole and as events of a stream. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace strata {
 
-// What stands in every piece of one answer.
+// The members that every event of one response repeats.
 struct ApiAnswer {
   bool chat = false;
   std::string id;         // "chatcmpl-…" or "cmpl-…"
@@ -26,25 +26,25 @@ struct ApiUsage {
   uint64_t completion_tokens = 0;
 };
 
-// A call of a tool, or the next piece of it.
+// A tool call, or the next piece of it.
 struct ApiCallPiece {
   uint32_t index = 0;
-  std::string id, name;   // of a stream in its first piece only
+  std::string id, name;   // in a stream: in the call's first piece only
   std::string arguments;  // JSON's text
 };
 
-// A text, or the next piece of it.
+// A choice, or the next piece of it.
 struct ApiPiece {
   uint32_t index = 0;
-  bool first = false;  // of its text
+  bool first = false;  // of its choice
   std::string text;
   std::string finish_reason;  // "stop", "length", "tool_calls"; empty: not yet
-  // What ended it, where the request named that: a stop string, or a token by its number.
+  // The stop string or token of the request that ended the choice, if one did.
   std::string stop_string = {};
   std::optional<int32_t> stop_token = {};
   bool logprobs = false;
-  std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: that `text` is of
-  std::vector<uint64_t> text_offsets = {};      // of a completion's: the character each begins in
+  std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: the tokens of `text`
+  std::vector<uint64_t> text_offsets = {};      // of a completion: the character each begins in
   std::vector<ApiCallPiece> calls = {};
 };
 
@@ -53,11 +53,11 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
 std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage);
 std::string ErrorEvent(absl::string_view error_json);
 inline constexpr absl::string_view kDoneEvent = "data: [DONE]\n\n";
-// A comment, which clients pass over: proxies cut a stream that is quiet for long.
+// A comment, which clients ignore: proxies cut a stream that is quiet for long.
 inline constexpr absl::string_view kQuietComment = ": waiting\n\n";
 
-// The whole answer, `texts` by index.
-std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+// The whole response, `choices` by index.
+std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& choices,
                           const ApiUsage& usage);
 
 // GET /v1/models and /v1/models/ID.

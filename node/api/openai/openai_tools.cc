@@ -61,18 +61,18 @@ bool IsName(absl::string_view name) {
 }
 
 absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
-  const std::string wants =
-      R"(wants "none", "auto", "required" or {"type":"function","function":{"name":…}})";
+  const std::string expected =
+      R"(must be "none", "auto", "required" or {"type":"function","function":{"name":…}})";
   if (const auto* word = choice.get_ptr<const std::string*>()) {
     if (*word == "none") {
       tools->choice = ChatTools::Choice::kNone;
     } else if (*word == "required") {
       tools->choice = ChatTools::Choice::kRequired;
     } else if (*word != "auto") {
-      return BadParam("tool_choice", wants);
+      return BadParam("tool_choice", expected);
     }
     if (*word == "required" && tools->list.empty()) {
-      return BadParam("tool_choice", "there are no tools to be called");
+      return BadParam("tool_choice", "is \"required\", but the request has no tools");
     }
     return absl::OkStatus();
   }
@@ -80,7 +80,7 @@ absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
   const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
   const std::string* type = Text(choice, "type");
   if (name == nullptr || type == nullptr || *type != "function")
-    return BadParam("tool_choice", wants);
+    return BadParam("tool_choice", expected);
   if (std::none_of(tools->list.begin(), tools->list.end(),
                    [name](const ChatTool& tool) { return tool.name == *name; })) {
     return BadParam("tool_choice", absl::StrCat("there is no tool \"", *name, "\""));
@@ -90,14 +90,14 @@ absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
   return absl::OkStatus();
 }
 
-// Says how the answer is written, once.
-class AnswerForm {
+// Sets the request's output constraint; a second one is an error.
+class OutputConstraint {
  public:
-  AnswerForm(absl::string_view body, ApiRequest* request) : body_(body), request_(request) {}
+  OutputConstraint(absl::string_view body, ApiRequest* request) : body_(body), request_(request) {}
 
   absl::Status Grammar(const Json& grammar, const std::string& path) {
     if (absl::Status status = Claim(path); !status.ok()) return status;
-    if (!grammar.is_string()) return BadParam(path, "wants a grammar in GBNF, a string");
+    if (!grammar.is_string()) return BadParam(path, "must be a grammar in GBNF, a string");
     return SetGrammar(grammar.get_ref<const std::string&>(), path);
   }
   // A schema, or its text.
@@ -116,18 +116,18 @@ class AnswerForm {
   absl::Status Choice(const Json& choice, const std::string& path) {
     if (absl::Status status = Claim(path); !status.ok()) return status;
     GbnfGrammar grammar;
-    std::vector<GbnfExpr> texts;
+    std::vector<GbnfExpr> strings;
     for (const Json& each : choice.is_array() ? choice : Json::array()) {
       const auto* text = each.get_ptr<const std::string*>();
-      if (text == nullptr || text->empty()) texts.clear();
+      if (text == nullptr || text->empty()) strings.clear();
       if (text == nullptr || text->empty()) break;
-      texts.push_back(GbnfExpr::Text(*text));
+      strings.push_back(GbnfExpr::Text(*text));
     }
-    if (texts.empty() || texts.size() > kApiAnswerChoicesMax) {
+    if (strings.empty() || strings.size() > kApiAnswerChoicesMax) {
       return BadParam(path,
-                      absl::StrCat("wants an array of 1 to ", kApiAnswerChoicesMax, " strings"));
+                      absl::StrCat("must be an array of 1 to ", kApiAnswerChoicesMax, " strings"));
     }
-    grammar.rules.push_back({.name = "root", .body = GbnfExpr::Choice(std::move(texts))});
+    grammar.rules.push_back({.name = "root", .body = GbnfExpr::Choice(std::move(strings))});
     return SetGrammar(PrintGbnf(grammar), path);
   }
   // OpenAI's response_format.
@@ -147,7 +147,7 @@ class AnswerForm {
       claimed_by_ = path;
       return absl::OkStatus();
     }
-    return BadParam(path, absl::StrCat("and ", claimed_by_, " cannot both say what is written"));
+    return BadParam(path, absl::StrCat("and ", claimed_by_, " cannot both constrain the output"));
   }
   absl::Status SetGrammar(const std::string& grammar, const std::string& path) {
     const auto parsed = ParseGbnf(grammar);
@@ -168,10 +168,10 @@ class AnswerForm {
   std::string claimed_by_;
 };
 
-absl::Status AnswerForm::Format(const Json& format) {
+absl::Status OutputConstraint::Format(const Json& format) {
   const std::string* type = Text(format, "type");
   if (type == nullptr || (*type != "text" && *type != "json_object" && *type != "json_schema")) {
-    return BadParam("response_format.type", R"(wants "text", "json_object" or "json_schema")");
+    return BadParam("response_format.type", R"(must be "text", "json_object" or "json_schema")");
   }
   if (*type == "text") return absl::OkStatus();
   auto ordered = Ordered("response_format");
@@ -185,12 +185,12 @@ absl::Status AnswerForm::Format(const Json& format) {
   }
   if (!ordered->is_object() || !ordered->contains("json_schema") ||
       !(*ordered)["json_schema"].is_object()) {
-    return BadParam("response_format.json_schema", "wants an object");
+    return BadParam("response_format.json_schema", "must be an object");
   }
   const SchemaJson& described = (*ordered)["json_schema"];
   if (described.contains("strict") && !described["strict"].is_boolean() &&
       !described["strict"].is_null()) {
-    return BadParam("response_format.json_schema.strict", "wants true or false");
+    return BadParam("response_format.json_schema.strict", "must be true or false");
   }
   if (described.contains("schema") && !described["schema"].is_null()) {
     return Schema(described["schema"], "response_format.json_schema.schema");
@@ -198,8 +198,8 @@ absl::Status AnswerForm::Format(const Json& format) {
   return AnyJson("response_format");
 }
 
-absl::Status AnswerForm::Structured(const Json& json) {
-  if (!json.is_object()) return BadParam("structured_outputs", "wants an object");
+absl::Status OutputConstraint::Structured(const Json& json) {
+  if (!json.is_object()) return BadParam("structured_outputs", "must be an object");
   auto ordered = Ordered("structured_outputs");
   if (!ordered.ok()) return ordered.status();
   for (const auto& [key, value] : json.items()) {
@@ -226,73 +226,76 @@ absl::Status AnswerForm::Structured(const Json& json) {
 }  // namespace
 
 absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiRequest* request) {
-  AnswerForm form(body, request);
+  OutputConstraint constraint(body, request);
   for (const char* name : {"grammar", "guided_grammar"}) {
     const Json* grammar = Member(json, name);
     if (grammar == nullptr || *grammar == "") continue;
-    if (absl::Status status = form.Grammar(*grammar, name); !status.ok()) return status;
+    if (absl::Status status = constraint.Grammar(*grammar, name); !status.ok()) return status;
   }
   for (const char* name : {"json_schema", "guided_json"}) {
     const Json* schema = Member(json, name);
     if (schema == nullptr || *schema == "") continue;
-    auto ordered = form.Ordered(name);
+    auto ordered = constraint.Ordered(name);
     if (!ordered.ok()) return ordered.status();
-    if (absl::Status status = form.Schema(*ordered, name); !status.ok()) return status;
+    if (absl::Status status = constraint.Schema(*ordered, name); !status.ok()) return status;
   }
   if (const Json* choice = Member(json, "guided_choice"); choice != nullptr) {
-    if (absl::Status status = form.Choice(*choice, "guided_choice"); !status.ok()) return status;
+    if (absl::Status status = constraint.Choice(*choice, "guided_choice"); !status.ok())
+      return status;
   }
   if (const Json* structured = Member(json, "structured_outputs"); structured != nullptr) {
-    if (absl::Status status = form.Structured(*structured); !status.ok()) return status;
+    if (absl::Status status = constraint.Structured(*structured); !status.ok()) return status;
   }
   const Json* format = Member(json, "response_format");
-  return format == nullptr ? absl::OkStatus() : form.Format(*format);
+  return format == nullptr ? absl::OkStatus() : constraint.Format(*format);
 }
 
 absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* request) {
   ChatTools& tools = request->tools;
   if (const Json* list = Member(json, "tools"); list != nullptr) {
     if (!list->is_array() || list->size() > kApiToolsMax) {
-      return BadParam("tools", absl::StrCat("wants an array of at most ", kApiToolsMax));
+      return BadParam("tools",
+                      absl::StrCat("must be an array of at most ", kApiToolsMax, " tools"));
     }
     const auto ordered = ParseSchema(MemberText(body, "tools"), "tools");
     if (!ordered.ok()) return ordered.status();
-    // Names may be written in several ways, and come twice.
-    if (Json::parse(ordered->dump()) != *list) return BadParam("tools", "is there more than once");
+    // A name may be written with different escapes, and so come twice.
+    if (Json::parse(ordered->dump()) != *list) return BadParam("tools", "is given more than once");
     for (size_t i = 0; i < ordered->size(); ++i) {
       const std::string path = absl::StrCat("tools[", i, "]");
       const std::string* type = Text((*list)[i], "type");
       if (type == nullptr || *type != "function") {
-        return BadParam(path + ".type", "wants \"function\"");
+        return BadParam(path + ".type", "must be \"function\"");
       }
       const Json* function = Member((*list)[i], "function");
       const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
       if (name == nullptr || !IsName(*name)) {
         return BadParam(path + ".function.name",
-                        "wants 1 to 64 letters, digits, points, underscores and minus signs");
+                        "must be 1 to 64 letters, digits, dots, underscores and hyphens");
       }
       if (std::any_of(tools.list.begin(), tools.list.end(),
                       [name](const ChatTool& tool) { return tool.name == *name; })) {
-        return BadParam(path + ".function.name", absl::StrCat("there are several \"", *name, "\""));
+        return BadParam(path + ".function.name",
+                        absl::StrCat("several tools are named \"", *name, "\""));
       }
       ChatTool tool = {.name = *name, .json = (*ordered)[i].dump(), .parameters = {}};
       if (const Json* parameters = Member(*function, "parameters"); parameters != nullptr) {
         if (!parameters->is_object())
-          return BadParam(path + ".function.parameters", "wants an object");
+          return BadParam(path + ".function.parameters", "must be an object");
         if (!parameters->empty()) tool.parameters = (*ordered)[i]["function"]["parameters"].dump();
       }
       tools.list.push_back(std::move(tool));
     }
   }
   if (const Json* parallel = Member(json, "parallel_tool_calls"); parallel != nullptr) {
-    if (!parallel->is_boolean()) return BadParam("parallel_tool_calls", "wants true or false");
+    if (!parallel->is_boolean()) return BadParam("parallel_tool_calls", "must be true or false");
     tools.parallel = parallel->get<bool>();
   }
   if (const Json* choice = Member(json, "tool_choice"); choice != nullptr) {
     if (absl::Status status = ReadChoice(*choice, &tools); !status.ok()) return status;
   }
   if (tools.choice == ChatTools::Choice::kRequired && !request->sampler.grammar().empty()) {
-    return BadParam("tool_choice", "and grammar cannot both say what is written");
+    return BadParam("tool_choice", "and grammar cannot both constrain the output");
   }
   return absl::OkStatus();
 }
@@ -301,7 +304,7 @@ absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage*
   if (const Json* list = Member(json, "tool_calls"); list != nullptr) {
     if (!list->is_array() || list->size() > kApiToolsMax) {
       return BadParam(name + ".tool_calls",
-                      absl::StrCat("wants an array of at most ", kApiToolsMax));
+                      absl::StrCat("must be an array of at most ", kApiToolsMax, " calls"));
     }
     for (size_t i = 0; i < list->size(); ++i) {
       const std::string path = absl::StrCat(name, ".tool_calls[", i, "]");
@@ -310,7 +313,7 @@ absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage*
       const std::string* arguments = function != nullptr ? Text(*function, "arguments") : nullptr;
       if (called == nullptr || called->empty())
         return BadParam(path + ".function.name", "is missing");
-      if (arguments == nullptr) return BadParam(path + ".function.arguments", "wants a string");
+      if (arguments == nullptr) return BadParam(path + ".function.arguments", "must be a string");
       const std::string* id = Text((*list)[i], "id");
       message->calls.push_back(
           {.id = id != nullptr ? *id : "", .name = *called, .arguments = *arguments});

@@ -1,5 +1,5 @@
-// What a request says of the form of its answer: response_format, grammar, tools. Pure; every byte
-// is a stranger's.
+// The fields of a request that constrain the output: response_format, grammar, tools. Pure; no byte
+// of the input is trusted.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace strata {
 
-// `body` is the text that `json` was read from: schemas keep the order that they have there.
+// `body` is the text that `json` was parsed from: schemas keep the order that they have there.
 absl::Status ReadAnswerFormat(const nlohmann::json& json, absl::string_view body,
                               ApiRequest* request);
 absl::Status ReadTools(const nlohmann::json& json, absl::string_view body, ApiRequest* request);
-// "tool_calls" and "tool_call_id" of a message that is called `name`.
+// Reads "tool_calls" and "tool_call_id" of a message; `name` is its path, for errors.
 absl::Status ReadCallsOf(const nlohmann::json& json, const std::string& name, ChatMessage* message);
 
-// Gives the sampler the grammar of what is asked for, in the form that the model writes calls in.
+// Sets the sampler's grammar from the request's schema and tools, in the model's form of calls.
 absl::Status Constrain(ToolForm form, ApiRequest* request);
 
 }  // namespace strata

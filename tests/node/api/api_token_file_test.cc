@@ -30,7 +30,7 @@ using ::testing::StartsWith;
 
 const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
 
-std::string Fresh() { return ApiTokenFilePath(testing::MakeTestFolder()); }
+std::string NewTokenFilePath() { return ApiTokenFilePath(testing::MakeTestFolder()); }
 
 std::string Contents(const std::string& path) {
   std::ostringstream text;
@@ -44,7 +44,7 @@ absl::StatusOr<Secret> Add(const std::string& path, const std::string& name,
 }
 
 TEST(ApiTokenFile, ANewTokenIsListedWithItsLimits) {
-  const std::string path = Fresh();
+  const std::string path = NewTokenFilePath();
   const absl::StatusOr<Secret> text =
       Add(path, "kitchen",
           {.requests_per_minute = 60, .streams_max = 2, .expires = kNow + absl::Hours(24)});
@@ -66,7 +66,7 @@ TEST(ApiTokenFile, ANewTokenIsListedWithItsLimits) {
 }
 
 // The token's bytes 0 to 31; computed elsewhere.
-TEST(ApiTokenFile, HashesAreWhatTheyAlwaysWere) {
+TEST(ApiTokenFile, HashesAreStable) {
   const absl::StatusOr<std::string> hash = ApiTokenHash(
       "strata-token-1-000g-40r4-0m30-e209-185g-r38e-1w81-24gk-2gah-c5rr-34d1-p70x-3rfz-bm3r");
   ASSERT_THAT(hash, IsOk());
@@ -74,8 +74,8 @@ TEST(ApiTokenFile, HashesAreWhatTheyAlwaysWere) {
             "087adc31fc7dead2fc69c7c544c6e961efa263c61598a2adf1e0c847243640a9");
 }
 
-TEST(ApiTokenFile, HoldsNoTokenAndIsItsOwnersAlone) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, HoldsNoTokenAndIsReadableByItsOwnerOnly) {
+  const std::string path = NewTokenFilePath();
   const absl::StatusOr<Secret> text = Add(path, "kitchen");
   ASSERT_THAT(text, IsOk());
   const std::string symbols = text->Reveal().substr(kApiTokenPrefix.size());
@@ -88,12 +88,12 @@ TEST(ApiTokenFile, HoldsNoTokenAndIsItsOwnersAlone) {
   EXPECT_EQ(about.st_mode & 07777, 0600u);
 }
 
-TEST(ApiTokenFile, NoFileIsNoTokens) {
-  EXPECT_THAT(ReadApiTokens(Fresh()), IsOkAndHolds(IsEmpty()));
+TEST(ApiTokenFile, WithoutAFileThereAreNoTokens) {
+  EXPECT_THAT(ReadApiTokens(NewTokenFilePath()), IsOkAndHolds(IsEmpty()));
 }
 
 TEST(ApiTokenFile, ARevokedTokenIsGone) {
-  const std::string path = Fresh();
+  const std::string path = NewTokenFilePath();
   ASSERT_THAT(Add(path, "a"), IsOk());
   ASSERT_THAT(Add(path, "b"), IsOk());
   EXPECT_THAT(RevokeApiToken(path, "a"), IsOk());
@@ -102,18 +102,18 @@ TEST(ApiTokenFile, ARevokedTokenIsGone) {
   EXPECT_EQ((*tokens)[0].name, "b");
   EXPECT_THAT(RevokeApiToken(path, "a"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no token a")));
-  EXPECT_THAT(RevokeApiToken(Fresh(), "a"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(RevokeApiToken(NewTokenFilePath(), "a"), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(ApiTokenFile, ANameIsTakenOnce) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, ANameIsUnique) {
+  const std::string path = NewTokenFilePath();
   ASSERT_THAT(Add(path, "a"), IsOk());
   EXPECT_THAT(Add(path, "a"), StatusIs(absl::StatusCode::kAlreadyExists));
   EXPECT_THAT(ReadApiTokens(path), IsOkAndHolds(SizeIs(1)));
 }
 
-TEST(ApiTokenFile, WhatCannotBeIsNotMade) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, InvalidNamesAndLimitsAreRefused) {
+  const std::string path = NewTokenFilePath();
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string("a\""), std::string("ä"),
         std::string("../a"), std::string(65, 'a')}) {
@@ -129,8 +129,8 @@ TEST(ApiTokenFile, WhatCannotBeIsNotMade) {
   EXPECT_THAT(ReadApiTokens(path), IsOkAndHolds(IsEmpty()));
 }
 
-TEST(ApiTokenFile, TokensHaveABound) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, TheNumberOfTokensIsBounded) {
+  const std::string path = NewTokenFilePath();
   std::vector<ApiToken> tokens;
   for (size_t i = 0; i < kApiTokensMax; ++i) {
     tokens.push_back({.name = absl::StrCat("t", i), .hash = std::string(32, 'x'), .created = kNow});
@@ -141,8 +141,8 @@ TEST(ApiTokenFile, TokensHaveABound) {
   EXPECT_THAT(Add(path, "more"), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-TEST(ApiTokenFile, SeveralProgramsLoseNothingOfEachOther) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, ConcurrentChangesAreNotLost) {
+  const std::string path = NewTokenFilePath();
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] { EXPECT_THAT(Add(path, absl::StrCat("t", i)), IsOk()); });
@@ -151,8 +151,8 @@ TEST(ApiTokenFile, SeveralProgramsLoseNothingOfEachOther) {
   EXPECT_THAT(ReadApiTokens(path), IsOkAndHolds(SizeIs(8)));
 }
 
-TEST(ApiTokenFile, ADamagedOneIsNeitherReadNorWrittenOver) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, ADamagedFileIsNeitherReadNorOverwritten) {
+  const std::string path = NewTokenFilePath();
   ASSERT_THAT(Add(path, "a"), IsOk());
   const std::string good = Contents(path);
   for (const std::string& bad :
@@ -176,15 +176,15 @@ TEST(ApiTokenFile, ADamagedOneIsNeitherReadNorWrittenOver) {
   }
 }
 
-TEST(ApiTokenFile, TwoOfOneNameAreNoFile) {
+TEST(ApiTokenFile, DuplicateNamesAreInvalid) {
   const ApiToken token = {.name = "a", .hash = std::string(32, 'x'), .created = kNow};
   EXPECT_THAT(ParseApiTokens(FormatApiTokens({token})), IsOk());
   EXPECT_THAT(ParseApiTokens(FormatApiTokens({token, token})),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(ApiTokenFile, OneThatOthersMayReadIsRefused) {
-  const std::string path = Fresh();
+TEST(ApiTokenFile, AFileThatOthersMayReadIsRefused) {
+  const std::string path = NewTokenFilePath();
   ASSERT_THAT(Add(path, "a"), IsOk());
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_THAT(ReadApiTokens(path), StatusIs(absl::StatusCode::kPermissionDenied));

@@ -37,10 +37,10 @@ class ApiTokensTest : public ::testing::Test {
     EXPECT_THAT(text, IsOk());
     return text->Reveal();
   }
-  ApiTokens::Answer Ask(absl::string_view text, absl::Time now = kNow) {
+  ApiTokens::AdmitResult Admit(absl::string_view text, absl::Time now = kNow) {
     return tokens_->Admit({.text = text, .now = now});
   }
-  ApiTokens::Answer AskStream(absl::string_view text) {
+  ApiTokens::AdmitResult AdmitStream(absl::string_view text) {
     return tokens_->Admit({.text = text, .stream = true, .now = kNow});
   }
 
@@ -49,20 +49,20 @@ class ApiTokensTest : public ::testing::Test {
   std::optional<ApiTokens> tokens_{std::in_place, path_, &clock_};
 };
 
-constexpr auto kNobody = absl::StatusCode::kUnauthenticated;
+constexpr auto kRefused = absl::StatusCode::kUnauthenticated;
 constexpr auto kLimit = absl::StatusCode::kResourceExhausted;
 
-TEST_F(ApiTokensTest, ATokenLetsIn) {
+TEST_F(ApiTokensTest, ATokenIsAdmitted) {
   const std::string text = Add("kitchen");
   const std::string other = Add("garden");
-  const ApiTokens::Answer answer = Ask(text);
-  EXPECT_THAT(answer.status, IsOk());
-  EXPECT_EQ(answer.admission.name(), "kitchen");
-  EXPECT_EQ(Ask(other).admission.name(), "garden");
-  EXPECT_THAT(Ask(absl::AsciiStrToUpper(text)).status, IsOk());
+  const ApiTokens::AdmitResult result = Admit(text);
+  EXPECT_THAT(result.status, IsOk());
+  EXPECT_EQ(result.grant.name(), "kitchen");
+  EXPECT_EQ(Admit(other).grant.name(), "garden");
+  EXPECT_THAT(Admit(absl::AsciiStrToUpper(text)).status, IsOk());
 }
 
-TEST_F(ApiTokensTest, AnythingElseDoesNotAndIsNotRepeated) {
+TEST_F(ApiTokensTest, AnythingElseIsRefusedAndNotRepeated) {
   const std::string text = Add("kitchen");
   std::string typo = text;
   typo.back() = typo.back() == '0' ? '1' : '0';
@@ -70,114 +70,115 @@ TEST_F(ApiTokensTest, AnythingElseDoesNotAndIsNotRepeated) {
       AddApiToken(path_ + "-other", {.name = "kitchen", .now = kNow})->Reveal();
   for (const std::string& given : {std::string(), std::string("kitchen"), std::string("sk-1234"),
                                    typo, stranger, text + "0", text.substr(1), text + text}) {
-    const ApiTokens::Answer answer = Ask(given);
-    EXPECT_THAT(answer.status, StatusIs(kNobody, "no valid token came with the request")) << given;
-    EXPECT_EQ(answer.admission.name(), "");
+    const ApiTokens::AdmitResult result = Admit(given);
+    EXPECT_THAT(result.status, StatusIs(kRefused, "no valid token came with the request")) << given;
+    EXPECT_EQ(result.grant.name(), "");
   }
 }
 
-TEST_F(ApiTokensTest, WithoutAFileNobodyIsLetIn) {
-  EXPECT_THAT(Ask("").status, StatusIs(kNobody));
-  EXPECT_THAT(Ask(std::string(kApiTokenPrefix)).status, StatusIs(kNobody));
+TEST_F(ApiTokensTest, WithoutAFileNoRequestIsAdmitted) {
+  EXPECT_THAT(Admit("").status, StatusIs(kRefused));
+  EXPECT_THAT(Admit(std::string(kApiTokenPrefix)).status, StatusIs(kRefused));
 }
 
 TEST_F(ApiTokensTest, TheHashOfATokenIsNoToken) {
   const std::string text = Add("kitchen");
-  EXPECT_THAT(Ask(*ApiTokenHash(text)).status, StatusIs(kNobody));
+  EXPECT_THAT(Admit(*ApiTokenHash(text)).status, StatusIs(kRefused));
 }
 
-TEST_F(ApiTokensTest, ATokenEnds) {
+TEST_F(ApiTokensTest, ATokenExpires) {
   const std::string text = Add("guest", {.expires = kNow + absl::Hours(1)});
-  EXPECT_THAT(Ask(text, kNow + absl::Hours(1) - absl::Seconds(1)).status, IsOk());
-  EXPECT_THAT(Ask(text, kNow + absl::Hours(1)).status, StatusIs(kNobody));
+  EXPECT_THAT(Admit(text, kNow + absl::Hours(1) - absl::Seconds(1)).status, IsOk());
+  EXPECT_THAT(Admit(text, kNow + absl::Hours(1)).status, StatusIs(kRefused));
 }
 
-TEST_F(ApiTokensTest, NewAndRevokedTokensCountASecondLater) {
+TEST_F(ApiTokensTest, NewAndRevokedTokensTakeEffectASecondLater) {
   const std::string old = Add("old");
-  EXPECT_THAT(Ask(old).status, IsOk());
+  EXPECT_THAT(Admit(old).status, IsOk());
   ASSERT_THAT(RevokeApiToken(path_, "old"), IsOk());
   const std::string made = Add("new");
   clock_.AdvanceMs(1000);
-  EXPECT_THAT(Ask(old).status, StatusIs(kNobody));
-  EXPECT_THAT(Ask(made).status, IsOk());
+  EXPECT_THAT(Admit(old).status, StatusIs(kRefused));
+  EXPECT_THAT(Admit(made).status, IsOk());
 }
 
-TEST_F(ApiTokensTest, ANameThatIsUsedAgainIsAnotherToken) {
+TEST_F(ApiTokensTest, AReusedNameIsAnotherToken) {
   const std::string old = Add("kitchen", {.requests_per_minute = 1});
-  EXPECT_THAT(Ask(old).status, IsOk());
+  EXPECT_THAT(Admit(old).status, IsOk());
   ASSERT_THAT(RevokeApiToken(path_, "kitchen"), IsOk());
   const std::string made = Add("kitchen", {.requests_per_minute = 1});
   clock_.AdvanceMs(1000);
-  EXPECT_THAT(Ask(old).status, StatusIs(kNobody));
-  EXPECT_THAT(Ask(made).status, IsOk());
+  EXPECT_THAT(Admit(old).status, StatusIs(kRefused));
+  EXPECT_THAT(Admit(made).status, IsOk());
 }
 
-TEST_F(ApiTokensTest, LimitsAreATokensOwn) {
+TEST_F(ApiTokensTest, EachTokenHasItsOwnLimits) {
   const std::string one = Add("one", {.requests_per_minute = 1});
   const std::string other = Add("other", {.requests_per_minute = 1});
-  EXPECT_THAT(Ask(one).status, IsOk());
-  const ApiTokens::Answer refused = Ask(one);
+  EXPECT_THAT(Admit(one).status, IsOk());
+  const ApiTokens::AdmitResult refused = Admit(one);
   EXPECT_THAT(refused.status, StatusIs(kLimit, HasSubstr("1 requests in a minute")));
   EXPECT_EQ(refused.retry_after, absl::Seconds(60));
-  EXPECT_THAT(Ask(other).status, IsOk());
+  EXPECT_THAT(Admit(other).status, IsOk());
   clock_.AdvanceMs(60'000);
-  EXPECT_THAT(Ask(one).status, IsOk());
+  EXPECT_THAT(Admit(one).status, IsOk());
 }
 
-TEST_F(ApiTokensTest, AStreamCountsUntilItsAdmissionGoes) {
+TEST_F(ApiTokensTest, AStreamCountsUntilItsGrantIsDestroyed) {
   const std::string text = Add("one", {.streams_max = 1});
   {
-    ApiTokens::Answer first = AskStream(text);
+    ApiTokens::AdmitResult first = AdmitStream(text);
     EXPECT_THAT(first.status, IsOk());
-    EXPECT_THAT(AskStream(text).status, StatusIs(kLimit));
-    ApiTokens::Admission moved = std::move(first.admission);
-    EXPECT_THAT(AskStream(text).status, StatusIs(kLimit));
+    EXPECT_THAT(AdmitStream(text).status, StatusIs(kLimit));
+    ApiTokens::TokenGrant moved = std::move(first.grant);
+    EXPECT_THAT(AdmitStream(text).status, StatusIs(kLimit));
     EXPECT_EQ(moved.name(), "one");
   }
-  EXPECT_THAT(AskStream(text).status, IsOk());
-  EXPECT_THAT(AskStream(text).status, IsOk());  // the one before went at once
+  EXPECT_THAT(AdmitStream(text).status, IsOk());
+  EXPECT_THAT(AdmitStream(text).status, IsOk());  // the one before went at once
 }
 
-TEST_F(ApiTokensTest, ARevokedTokensStreamEndsInItsOwnTime) {
+TEST_F(ApiTokensTest, ARevokedTokensStreamGoesOn) {
   const std::string text = Add("one", {.streams_max = 1});
-  ApiTokens::Answer stream = AskStream(text);
+  ApiTokens::AdmitResult stream = AdmitStream(text);
   ASSERT_THAT(stream.status, IsOk());
   ASSERT_THAT(RevokeApiToken(path_, "one"), IsOk());
   clock_.AdvanceMs(1000);
-  EXPECT_THAT(AskStream(text).status, StatusIs(kNobody));
-  EXPECT_EQ(stream.admission.name(), "one");
+  EXPECT_THAT(AdmitStream(text).status, StatusIs(kRefused));
+  EXPECT_EQ(stream.grant.name(), "one");
 }
 
-TEST_F(ApiTokensTest, AnAdmissionOutlivesIt) {
-  ApiTokens::Answer stream = AskStream(Add("one", {.streams_max = 1}));
+TEST_F(ApiTokensTest, AGrantOutlivesTheTokens) {
+  ApiTokens::AdmitResult stream = AdmitStream(Add("one", {.streams_max = 1}));
   ASSERT_THAT(stream.status, IsOk());
   tokens_.reset();
-  EXPECT_EQ(stream.admission.name(), "one");
+  EXPECT_EQ(stream.grant.name(), "one");
 }
 
-TEST_F(ApiTokensTest, AFileThatCannotBeReadLetsNobodyInUntilItCan) {
+TEST_F(ApiTokensTest, AnUnreadableFileAdmitsNoRequestUntilItIsReadable) {
   const std::string text = Add("one");
-  EXPECT_THAT(Ask(text).status, IsOk());
+  EXPECT_THAT(Admit(text).status, IsOk());
   ASSERT_EQ(chmod(path_.c_str(), 0644), 0);
   clock_.AdvanceMs(1000);
-  EXPECT_THAT(Ask(text).status,
+  EXPECT_THAT(Admit(text).status,
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("chmod 600"))));
   ASSERT_EQ(chmod(path_.c_str(), 0600), 0);
   clock_.AdvanceMs(1000);
-  EXPECT_THAT(Ask(text).status, IsOk());
+  EXPECT_THAT(Admit(text).status, IsOk());
   std::ofstream(path_) << "nonsense";
   clock_.AdvanceMs(1000);
-  EXPECT_THAT(Ask(text).status, StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("sense"))));
+  EXPECT_THAT(Admit(text).status,
+              StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("sense"))));
 }
 
-TEST_F(ApiTokensTest, ManyThreadsAskAtOnce) {
+TEST_F(ApiTokensTest, ManyThreadsAdmitAtOnce) {
   const std::string text = Add("one", {.requests_per_minute = 100, .streams_max = 1000});
   std::atomic<int> admitted = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < 50; ++n) {
-        if (AskStream(text).status.ok()) ++admitted;
+        if (AdmitStream(text).status.ok()) ++admitted;
       }
     });
   }

@@ -41,7 +41,7 @@ TEST(CrossOrigin, OriginsAreAsBrowsersWriteThem) {
   }
 }
 
-TEST(CrossOrigin, EveryPageIsNoOrigin) {
+TEST(CrossOrigin, WildcardAndNullAreRefused) {
   EXPECT_THAT(CheckOrigins({"*"}), StatusIs(absl::StatusCode::kInvalidArgument,
                                             HasSubstr("list the origins of those that may")));
   EXPECT_THAT(CheckOrigins({"null"}), StatusIs(absl::StatusCode::kInvalidArgument));
@@ -49,7 +49,7 @@ TEST(CrossOrigin, EveryPageIsNoOrigin) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(CrossOrigin, OnlyThatVeryOriginMay) {
+TEST(CrossOrigin, OnlyExactOriginsAreAllowed) {
   EXPECT_THAT(CheckBrowser(From(""), kAllowed), IsOk());
   EXPECT_THAT(CheckBrowser(From("http://attic:7080"), kAllowed), IsOk());  // our own
   for (const std::string& origin : kAllowed) {
@@ -63,14 +63,14 @@ TEST(CrossOrigin, OnlyThatVeryOriginMay) {
   }
 }
 
-TEST(CrossOrigin, AListedPageMayNotComeByAnotherNameForThisMachine) {
+TEST(CrossOrigin, AListedPageMayNotUseAnotherNameForThisMachine) {
   HttpRequest request = From("https://chat.example");
   request.to_loopback = true;
   EXPECT_THAT(CheckBrowser(request, kAllowed), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
-// A page whose name was this machine's address when it asked its second question.
-TEST(CrossOrigin, ANameThatOnlyLooksLikeThisMachinesAddressIsNotIt) {
+// DNS rebinding: the page's name resolved to this machine's address at its second request.
+TEST(CrossOrigin, ANameThatOnlyLooksLikeLoopbackIsRefused) {
   for (const char* name : {"127.evil.example:7080", "127.0.0.1.evil.example:7080"}) {
     HttpRequest request;
     request.to_loopback = true;
@@ -79,7 +79,7 @@ TEST(CrossOrigin, ANameThatOnlyLooksLikeThisMachinesAddressIsNotIt) {
   }
 }
 
-TEST(CrossOrigin, APreflightIsToldWhatItMaySend) {
+TEST(CrossOrigin, APreflightGetsTheAllowedMethodsAndHeaders) {
   HttpRequest request = From("https://chat.example", "OPTIONS");
   EXPECT_FALSE(IsPreflight(request, kAllowed));
   request.headers.emplace_back("access-control-request-method", "POST");

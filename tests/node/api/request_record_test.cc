@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-class Ear final : public HttpResponder {
+class RecordingResponder final : public HttpResponder {
  public:
   void Answer(HttpResponse response) override { status = response.status; }
   void Begin(HttpResponse head) override { status = head.status; }
@@ -59,17 +59,17 @@ class RequestRecordTest : public ::testing::Test {
 
 TEST_F(RequestRecordTest, ARequestHasOneLineAtItsEnd) {
   auto record = std::make_shared<RequestRecord>(Request("/v1/completions"));
-  const auto ear = std::make_shared<Ear>();
-  auto responder = Recorded(ear, record);
+  const auto to = std::make_shared<RecordingResponder>();
+  auto responder = Recorded(to, record);
   responder->Begin({.status = 200});
   responder->Write("data: secret");
   responder->End();
-  record->SetTexts({.model = "tiny",
-                    .texts = 1,
-                    .prompt_tokens = 5,
-                    .tokens = 9,
-                    .first_token = absl::Milliseconds(70),
-                    .outcome = "ok"});
+  record->SetCompletion({.model = "tiny",
+                         .choices = 1,
+                         .prompt_tokens = 5,
+                         .tokens = 9,
+                         .first_token = absl::Milliseconds(70),
+                         .outcome = "ok"});
   responder = nullptr;
   EXPECT_EQ(Written(), "");
   record = nullptr;
@@ -86,16 +86,17 @@ TEST_F(RequestRecordTest, ARequestHasOneLineAtItsEnd) {
   EXPECT_EQ(line["outcome"], "ok");
   EXPECT_TRUE(line.contains("ms"));
   EXPECT_FALSE(line.contains("error"));
-  EXPECT_EQ(ear->written, "data: secret");
+  EXPECT_EQ(to->written, "data: secret");
 }
 
-TEST_F(RequestRecordTest, WhatMachinesAskAgainAndAgainIsOnlySaidWhenItFails) {
+TEST_F(RequestRecordTest, RoutineRequestsAreLoggedOnlyWhenTheyFail) {
   for (const char* path : {"/health", "/metrics"}) {
-    Recorded(std::make_shared<Ear>(), std::make_shared<RequestRecord>(Request(path)))
+    Recorded(std::make_shared<RecordingResponder>(), std::make_shared<RequestRecord>(Request(path)))
         ->Answer({.status = 200});
     EXPECT_EQ(Written(), "");
   }
-  Recorded(std::make_shared<Ear>(), std::make_shared<RequestRecord>(Request("/health")))
+  Recorded(std::make_shared<RecordingResponder>(),
+           std::make_shared<RequestRecord>(Request("/health")))
       ->Answer({.status = 503});
   EXPECT_EQ(Json::parse(Written(), nullptr, false)["status"], 503);
 }

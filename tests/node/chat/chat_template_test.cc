@@ -18,10 +18,10 @@ const std::vector<ChatMessage> kMessages = {{.role = "system", .content = "Be br
 absl::StatusOr<ChatTemplate::Prompt> Render(const std::string& text,
                                             const std::vector<ChatMessage>& messages = kMessages,
                                             const ChatTools& tools = {},
-                                            const ChatTemplate::Wish& wish = {}) {
+                                            const ChatTemplate::RenderOptions& options = {}) {
   auto parsed = ChatTemplate::Parse({.text = text, .bos = "<s>", .eos = "</s>"});
   if (!parsed.ok()) return parsed.status();
-  return (*parsed)->Render(messages, tools, absl::UnixEpoch(), wish);
+  return (*parsed)->Render(messages, tools, absl::UnixEpoch(), options);
 }
 
 constexpr char kChatMl[] =
@@ -30,12 +30,12 @@ constexpr char kChatMl[] =
     "{% endif %}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif "
     "%}";
 
-TEST(ChatTemplate, MakesThePromptThatIsWishedFor) {
+TEST(ChatTemplate, RendersByTheOptions) {
   const std::vector<ChatMessage> begun = {
       {.role = "user", .content = "Who?"},
       {.role = "assistant", .content = "The old captain was a "}};
-  const auto text = [&](const ChatTemplate::Wish& wish) {
-    const auto prompt = Render(kChatMl, begun, {}, wish);
+  const auto text = [&](const ChatTemplate::RenderOptions& options) {
+    const auto prompt = Render(kChatMl, begun, {}, options);
     EXPECT_TRUE(prompt.ok()) << prompt.status();
     return prompt.ok() ? prompt->text : "";
   };
@@ -47,7 +47,7 @@ TEST(ChatTemplate, MakesThePromptThatIsWishedFor) {
             plain + "<|im_start|>assistant\n<think></think>");
 }
 
-TEST(ChatTemplate, AMessageThatIsNotShownCannotBeGoneOnWith) {
+TEST(ChatTemplate, AMessageThatIsLeftOutCannotBeContinued) {
   EXPECT_THAT(Render("x{{ messages[0].content }}",
                      {{.role = "user", .content = "Who?"}, {.role = "assistant", .content = "Me"}},
                      {}, {.continues_last = true}),
@@ -65,7 +65,7 @@ TEST(ChatTemplate, RendersTheUsualForm) {
   EXPECT_FALSE(prompt->has_bos);
 }
 
-TEST(ChatTemplate, KnowsWhetherTheTextHasItsBeginning) {
+TEST(ChatTemplate, ReportsWhetherThePromptHasItsBos) {
   const auto prompt =
       Render("{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}");
   ASSERT_TRUE(prompt.ok()) << prompt.status();
@@ -73,7 +73,7 @@ TEST(ChatTemplate, KnowsWhetherTheTextHasItsBeginning) {
   EXPECT_TRUE(prompt->has_bos);
 }
 
-TEST(ChatTemplate, PutsSystemWordsIntoTheUsersWhereTheTemplateLeavesThemOut) {
+TEST(ChatTemplate, MergesSystemMessagesIntoTheUsersWhereTheTemplateLeavesThemOut) {
   const auto prompt = Render(
       "{% for m in messages %}{% if m.role == 'user' %}[{{ m.content }}]{% endif %}{% endfor %}");
   ASSERT_TRUE(prompt.ok()) << prompt.status();
@@ -87,7 +87,7 @@ TEST(ChatTemplate, GivesContentAsPartsWhereTheTemplateWantsThem) {
   EXPECT_EQ(prompt->text, "Be brief.;Hi;");
 }
 
-TEST(ChatTemplate, SaysInItsOwnWordsWhatItDoesNotTake) {
+TEST(ChatTemplate, ReturnsTheTemplatesOwnError) {
   EXPECT_THAT(Render("{% if messages[-1].role != 'user' %}{{ raise_exception('ask something') }}"
                      "{% endif %}{{ messages[0].content }}",
                      {{.role = "assistant", .content = "x"}}),
@@ -118,7 +118,7 @@ constexpr char kWithTools[] =
 {%- else -%}[{{ m.role }}]{{ m.content }}{%- endif -%}
 {%- endfor -%})";
 
-TEST(ChatTemplate, TellsToolsInItsOwnWay) {
+TEST(ChatTemplate, RendersToolsInTheTemplatesForm) {
   const auto prompt = Render(kWithTools, kCalled, Tools());
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_THAT(prompt->text, HasSubstr("Tools:{\"type\": \"function\""));
@@ -128,7 +128,7 @@ TEST(ChatTemplate, TellsToolsInItsOwnWay) {
   EXPECT_THAT(prompt->text, HasSubstr("<tool_response>sum:4</tool_response>"));
 }
 
-TEST(ChatTemplate, TellsToolsInWordsWhereItHasNone) {
+TEST(ChatTemplate, DescribesToolsInWordsWhereTheTemplateHasNoForm) {
   const auto prompt =
       Render("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", kCalled, Tools());
   ASSERT_TRUE(prompt.ok()) << prompt.status();
@@ -137,7 +137,7 @@ TEST(ChatTemplate, TellsToolsInWordsWhereItHasNone) {
   EXPECT_THAT(prompt->text, HasSubstr("[user]<tool_response>\n4\n</tool_response>"));
 }
 
-TEST(ChatTemplate, ToolsThatAreNotOfferedAreNotTold) {
+TEST(ChatTemplate, ToolsThatAreNotOfferedAreNotRendered) {
   ChatTools tools = Tools();
   tools.choice = ChatTools::Choice::kNone;
   const auto prompt = Render(kWithTools, kMessages, tools);
@@ -145,7 +145,7 @@ TEST(ChatTemplate, ToolsThatAreNotOfferedAreNotTold) {
   EXPECT_THAT(prompt->text, ::testing::Not(HasSubstr("Tools:")));
 }
 
-TEST(ChatTemplate, OneThatIsNoneIsAnError) {
+TEST(ChatTemplate, AnInvalidTemplateIsAnError) {
   for (const char* bad : {"{% for m in %}", "{% if %}", "{{ messages", "{% endfor %}"}) {
     EXPECT_THAT(Render(bad), StatusIs(absl::StatusCode::kInvalidArgument)) << bad;
   }

@@ -33,14 +33,14 @@ using ::testing::StartsWith;
 
 using Prompt = absl::StatusOr<ChatTemplate::Prompt>;
 
-const TemplateTurns::Whose kSomebody = {.model = "a model", .client = "somebody"};
+const TemplateTurns::Owner kOwner = {.model = "a model", .client = "somebody"};
 
 constexpr char kUsual[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 constexpr char kEndless[] =
     "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
     "{% endfor %}{% endfor %}{% endfor %}";
-// Fine where it is read, endless at the messages of a client who says "loop".
-const std::string kEndlessWhenAsked =
+// Parses quickly, and renders without end for messages that say "loop".
+const std::string kEndlessOnRequest =
     absl::StrCat("{% for m in messages %}{{ m.content }}{% if m.content == 'loop' %}", kEndless,
                  "{% endif %}{% endfor %}");
 
@@ -52,74 +52,75 @@ TemplatePool::Options Limits() {
   return options;
 }
 
-// Where time is what runs out: AddressSanitizer keeps what was freed for a while.
+// For tests of the time limit: AddressSanitizer keeps freed memory for a while.
 TemplatePool::Options LimitsOfTime() {
   TemplatePool::Options options = Limits();
   if (strata::testing::kHasAddressSanitizer) options.limits.memory_bytes = 1 << 30;
   return options;
 }
 
-TemplateRequest Question(const std::string& source, const std::string& content = "Hi") {
+TemplateRequest MakeRequest(const std::string& source, const std::string& content = "Hi") {
   return {.source = {.text = source, .bos = "<s>", .eos = "</s>"},
           .messages = {{.role = "user", .content = content}},
           .tools = {},
           .now = absl::UnixEpoch()};
 }
 
-Prompt Ask(TemplatePool* pool, TemplateRequest question,
-           const TemplateTurns::Whose& whose = kSomebody) {
+Prompt Render(TemplatePool* pool, TemplateRequest request,
+              const TemplateTurns::Owner& owner = kOwner) {
   Prompt prompt;
   absl::Notification done;
-  pool->Render(whose, std::move(question), [&](Prompt answered) {
-    prompt = std::move(answered);
+  pool->Render(owner, std::move(request), [&](Prompt rendered) {
+    prompt = std::move(rendered);
     done.Notify();
   });
   done.WaitForNotification();
   return prompt;
 }
 
-auto Says(const std::string& text) {
+auto HasText(const std::string& text) {
   return IsOkAndHolds(Field(&ChatTemplate::Prompt::text, text));
 }
 
-TEST(TemplatePool, MakesThePromptsThatTheTemplateMakesHere) {
+TEST(TemplatePool, RendersTheSamePromptsAsInThisProcess) {
   TemplatePool pool(Limits());
-  TemplateRequest question = Question(
+  TemplateRequest request = MakeRequest(
       "{{ bos_token }}{% for t in tools %}{{ t.function.name }};{% endfor %}{% for m in messages %}"
       "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}|"
       "{% endfor %}{{ strftime_now('%Y') }}{{ mood }}{{ add_generation_prompt }}");
-  question.wish = {.ends_with_opening = false, .variables = R"({"mood":"calm"})"};
-  question.messages = {{.role = "user", .content = "2+2? \xc3\xa9"},
-                       {.role = "assistant",
-                        .content = "",
-                        .calls = {{.id = "c1", .name = "sum", .arguments = R"({"a":2})"}}},
-                       {.role = "tool", .content = "4", .call_id = "c1"}};
-  question.tools.list.push_back({.name = "sum",
-                                 .json = R"({"type":"function","function":{"name":"sum"}})",
-                                 .parameters = {}});
-  const auto here = ChatTemplate::Parse(question.source);
+  request.options = {.ends_with_opening = false, .variables = R"({"mood":"calm"})"};
+  request.messages = {{.role = "user", .content = "2+2? \xc3\xa9"},
+                      {.role = "assistant",
+                       .content = "",
+                       .calls = {{.id = "c1", .name = "sum", .arguments = R"({"a":2})"}}},
+                      {.role = "tool", .content = "4", .call_id = "c1"}};
+  request.tools.list.push_back({.name = "sum",
+                                .json = R"({"type":"function","function":{"name":"sum"}})",
+                                .parameters = {}});
+  const auto here = ChatTemplate::Parse(request.source);
   ASSERT_TRUE(here.ok());
   const Prompt expected =
-      (*here)->Render(question.messages, question.tools, question.now, question.wish);
+      (*here)->Render(request.messages, request.tools, request.now, request.options);
   ASSERT_TRUE(expected.ok()) << expected.status();
   EXPECT_THAT(expected->text, HasSubstr("calmFalse"));
   for (int i = 0; i < 2; ++i) {  // read; known
-    const Prompt prompt = Ask(&pool, question);
+    const Prompt prompt = Render(&pool, request);
     ASSERT_TRUE(prompt.ok()) << prompt.status();
     EXPECT_EQ(prompt->text, expected->text);
     EXPECT_TRUE(prompt->has_bos);
   }
-  question.tools.choice = ChatTools::Choice::kNone;
-  const Prompt without = Ask(&pool, question);
+  request.tools.choice = ChatTools::Choice::kNone;
+  const Prompt without = Render(&pool, request);
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_THAT(without->text, ::testing::Not(HasSubstr("sum;")));
 }
 
-TEST(TemplatePool, OneProcessServesWhoComesAfterAnother) {
+TEST(TemplatePool, OneProcessServesSequentialRequests) {
   TemplatePool pool(Limits());
   EXPECT_EQ(pool.processes(), 0);
   for (int i = 0; i < 20; ++i) {
-    EXPECT_THAT(Ask(&pool, Question(kUsual, absl::StrCat(i))), Says(absl::StrCat("[user]", i)));
+    EXPECT_THAT(Render(&pool, MakeRequest(kUsual, absl::StrCat(i))),
+                HasText(absl::StrCat("[user]", i)));
   }
   EXPECT_EQ(pool.processes(), 1);
 }
@@ -133,20 +134,20 @@ TEST(TemplatePool, AnIdleProcessThatWasKilledIsNoFaultOfTheTemplate) {
                                  << STRATA_PROGRAM << " \"$@\"\n";
   std::filesystem::permissions(options.program, std::filesystem::perms::owner_all);
   TemplatePool pool(options);
-  ASSERT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
+  ASSERT_THAT(Render(&pool, MakeRequest(kUsual)), HasText("[user]Hi"));
   pid_t pid = 0;
   std::ifstream(pid_file) >> pid;
   ASSERT_GT(pid, 0);
   ASSERT_EQ(kill(pid, SIGKILL), 0);
-  for (int i = 0; i < 2; ++i) EXPECT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(Render(&pool, MakeRequest(kUsual)), HasText("[user]Hi"));
 }
 
-TEST(TemplatePool, WordsOfATemplateThatRefusesComeThrough) {
+TEST(TemplatePool, ErrorMessagesOfATemplateAreReturned) {
   TemplatePool pool(Limits());
-  EXPECT_THAT(Ask(&pool, Question("{% if messages[0].content == 'Hi' %}"
-                                  "{{ raise_exception('ask something') }}{% endif %}")),
+  EXPECT_THAT(Render(&pool, MakeRequest("{% if messages[0].content == 'Hi' %}"
+                                        "{{ raise_exception('ask something') }}{% endif %}")),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ask something")));
-  EXPECT_THAT(Ask(&pool, Question("{% for m in %}")),
+  EXPECT_THAT(Render(&pool, MakeRequest("{% for m in %}")),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be read")));
   EXPECT_EQ(pool.processes(), 1);  // none has died
 }
@@ -163,16 +164,16 @@ struct Hostile {
 };
 class HostileTemplate : public ::testing::TestWithParam<Hostile> {};
 
-TEST_P(HostileTemplate, CostsItsRequestAndNobodyElse) {
+TEST_P(HostileTemplate, FailsItsOwnRequestOnly) {
   TemplatePool pool(Limits());
-  ASSERT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
-  const Prompt prompt = Ask(&pool, Question(GetParam().source));
+  ASSERT_THAT(Render(&pool, MakeRequest(kUsual)), HasText("[user]Hi"));
+  const Prompt prompt = Render(&pool, MakeRequest(GetParam().source));
   EXPECT_THAT(prompt.status().message(),
               AllOf(StartsWith("the model's chat template"),
                     AnyOf(HasSubstr("takes more than"), HasSubstr("needs more than"),
                           HasSubstr("too deeply"), HasSubstr("cannot be read"))));
   EXPECT_TRUE(absl::IsInvalidArgument(prompt.status())) << prompt.status();
-  EXPECT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
+  EXPECT_THAT(Render(&pool, MakeRequest(kUsual)), HasText("[user]Hi"));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -204,111 +205,114 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"LongComment", "{#" + std::string(250'000, '#') + "{{"}),
     [](const auto& param) { return std::string(param.param.name); });
 
-// They took more than the stack of an ordinary thread.
-TEST(TemplatePool, LongThingsInASourceAreRead) {
+// Such sources need more than the stack of an ordinary thread.
+TEST(TemplatePool, LongTokensInASourceAreParsed) {
   TemplatePool pool(Limits());
-  EXPECT_THAT(Ask(&pool, Question("{{ " + std::string(100'000, 'a') + " }}")), Says(""));
-  EXPECT_THAT(Ask(&pool, Question("a{# " + std::string(100'000, ' ') + " #}b")), Says("ab"));
-  EXPECT_THAT(Ask(&pool, Question("a" + std::string(100'000, ' ') + "{{- 1 }}")), Says("a1"));
+  EXPECT_THAT(Render(&pool, MakeRequest("{{ " + std::string(100'000, 'a') + " }}")), HasText(""));
+  EXPECT_THAT(Render(&pool, MakeRequest("a{# " + std::string(100'000, ' ') + " #}b")),
+              HasText("ab"));
+  EXPECT_THAT(Render(&pool, MakeRequest("a" + std::string(100'000, ' ') + "{{- 1 }}")),
+              HasText("a1"));
 }
 
-TEST(TemplatePool, OneThatCannotEvenBeReadInTimeIsNotReadAgain) {
+TEST(TemplatePool, ATemplateThatExceedsTheTimeWhileParsedIsNotParsedAgain) {
   TemplatePool pool(LimitsOfTime());
-  const Prompt first = Ask(&pool, Question(kEndless));
+  const Prompt first = Render(&pool, MakeRequest(kEndless));
   EXPECT_THAT(first, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes more than")));
   const absl::Time began = absl::Now();
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(Ask(&pool, Question(kEndless)).status(), first.status());
+  for (int i = 0; i < 1000; ++i)
+    EXPECT_EQ(Render(&pool, MakeRequest(kEndless)).status(), first.status());
   EXPECT_LT(absl::Now() - began, absl::Minutes(1));  // reading again takes it seconds each
   EXPECT_EQ(pool.processes(), 0);
 }
 
-TEST(TemplatePool, OneThatWasSlowKeepsNoMoreThanOneProcess) {
+TEST(TemplatePool, ASlowTemplateOccupiesOneProcessAtMost) {
   const TemplatePool::Options options = LimitsOfTime();
   TemplatePool pool(options);
-  EXPECT_THAT(Ask(&pool, Question(kEndlessWhenAsked, "loop")),
+  EXPECT_THAT(Render(&pool, MakeRequest(kEndlessOnRequest, "loop")),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes more than")));
-  // It is not condemned for what a client asked of it.
-  EXPECT_THAT(Ask(&pool, Question(kEndlessWhenAsked)), Says("Hi"));
+  // The template is not remembered as broken for one client's messages.
+  EXPECT_THAT(Render(&pool, MakeRequest(kEndlessOnRequest)), HasText("Hi"));
 
   absl::BlockingCounter slow(3);
   std::atomic<int> ended = 0;
   for (int i = 0; i < 3; ++i) {
-    pool.Render(kSomebody, Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) {
+    pool.Render(kOwner, MakeRequest(kEndlessOnRequest, "loop"), [&](const Prompt&) {
       ++ended;
       slow.DecrementCount();
     });
   }
   // Of the same client: its other models do not wait for the slow one.
-  const TemplateTurns::Whose other = {.model = "another model", .client = kSomebody.client};
+  const TemplateTurns::Owner other = {.model = "another model", .client = kOwner.client};
   for (int i = 0; i < 20; ++i) {
-    EXPECT_THAT(Ask(&pool, Question(kUsual), other), Says("[user]Hi"));
+    EXPECT_THAT(Render(&pool, MakeRequest(kUsual), other), HasText("[user]Hi"));
   }
   EXPECT_LT(ended, 2);  // with all processes taken, two would have had to end first
   slow.Wait();
 }
 
-// Nothing is known of any of them yet.
-TEST(TemplatePool, ClientsWhoComeFirstWithSlowOnesLeaveAProcessForAnotherModel) {
+// No prompt's speed is known yet.
+TEST(TemplatePool, UnknownSlowPromptsLeaveAProcessForAnotherModel) {
   TemplatePool pool(LimitsOfTime());
   constexpr int kClients = 4;
   absl::BlockingCounter slow(kClients);
   std::atomic<int> ended = 0;
   for (int i = 0; i < kClients; ++i) {
     pool.Render({.model = "slow", .client = absl::StrCat("client ", i)},
-                Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) {
+                MakeRequest(kEndlessOnRequest, "loop"), [&](const Prompt&) {
                   ++ended;
                   slow.DecrementCount();
                 });
   }
   for (int i = 0; i < 20; ++i) {
-    EXPECT_THAT(Ask(&pool, Question(kUsual), {.model = "good", .client = "client 0"}),
-                Says("[user]Hi"));
+    EXPECT_THAT(Render(&pool, MakeRequest(kUsual), {.model = "good", .client = "client 0"}),
+                HasText("[user]Hi"));
   }
   EXPECT_LT(ended, kClients);
   slow.Wait();
 }
 
-TEST(TemplatePool, WhoComesWhenTooManyWaitIsToldSo) {
+TEST(TemplatePool, FailsWithUnavailableWhenTooManyWait) {
   TemplatePool::Options options = Limits();
   options.processes_max = 1;
   options.waiting_max = 1;
   TemplatePool pool(options);
   absl::BlockingCounter others(2);
   const auto count = [&](const Prompt&) { others.DecrementCount(); };
-  pool.Render(kSomebody, Question(kEndlessWhenAsked, "loop"), count);
+  pool.Render(kOwner, MakeRequest(kEndlessOnRequest, "loop"), count);
   while (pool.processes() == 0) absl::SleepFor(absl::Milliseconds(1));
-  pool.Render(kSomebody, Question(kUsual), count);
-  EXPECT_THAT(Ask(&pool, Question(kUsual)),
+  pool.Render(kOwner, MakeRequest(kUsual), count);
+  EXPECT_THAT(Render(&pool, MakeRequest(kUsual)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again")));
   others.Wait();
 }
 
-TEST(TemplatePool, GoesWhileATemplateHangs) {
-  bool answered = false;
+TEST(TemplatePool, TheDestructorEndsAHangingTemplate) {
+  bool called = false;
   const absl::Time began = absl::Now();
   {
     TemplatePool::Options options = Limits();
     options.limits.time_ms = 600'000;
     TemplatePool pool(options);
-    pool.Render(kSomebody, Question(kEndless), [&](const Prompt&) { answered = true; });
+    pool.Render(kOwner, MakeRequest(kEndless), [&](const Prompt&) { called = true; });
     while (pool.processes() == 0) absl::SleepFor(absl::Milliseconds(1));
   }
-  EXPECT_FALSE(answered);
+  EXPECT_FALSE(called);
   EXPECT_LT(absl::Now() - began, absl::Seconds(60));
 }
 
-TEST(TemplatePool, WithoutAProgramNobodyGetsAPrompt) {
+TEST(TemplatePool, WithoutAProgramRenderIsUnavailable) {
   TemplatePool::Options options = Limits();
   options.program = "/no/such/program";
   TemplatePool pool(options);
-  EXPECT_THAT(Ask(&pool, Question(kUsual)), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(Render(&pool, MakeRequest(kUsual)), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST(TemplatePool, AProgramThatIsNoneOfOursIsNoTemplatesFault) {
+TEST(TemplatePool, AWrongProgramIsNoTemplatesFault) {
   TemplatePool::Options options = Limits();
   options.program = "/bin/false";
   TemplatePool pool(options);
-  EXPECT_THAT(Ask(&pool, Question(kUsual)),
+  EXPECT_THAT(Render(&pool, MakeRequest(kUsual)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("exited with status 1")));
 }
 
@@ -320,7 +324,7 @@ TEST(TemplatePool, AProcessThatKeepsMemoryIsReplaced) {
   const std::string keeps = absl::StrCat("{% macro f(x) %}{{ x }}{% endmacro %}", kUsual);
   const std::string large(2 << 20, 'x');
   for (int i = 0; i < 80; ++i) {
-    const Prompt prompt = Ask(&pool, Question(keeps, large));
+    const Prompt prompt = Render(&pool, MakeRequest(keeps, large));
     ASSERT_TRUE(prompt.ok()) << i << ": " << prompt.status();
     EXPECT_EQ(prompt->text.size(), large.size() + 6);
   }

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 constexpr absl::Duration kFast = absl::Milliseconds(1), kSlow = absl::Seconds(2);
 
-// The processes, and prompts that are named by whose they are: "model client".
+// Prompts are named by their owners: "model client".
 class TemplateTurnsTest : public ::testing::Test {
  protected:
   void Add(const std::string& model, const std::string& client, size_t bytes = 100) {
@@ -29,7 +29,7 @@ class TemplateTurnsTest : public ::testing::Test {
     ASSERT_THAT(id, IsOk());
     names_[*id] = absl::StrCat(model, " ", client);
   }
-  // Starts all that may.
+  // Starts all prompts that may start.
   std::vector<std::string> Start() {
     std::vector<std::string> started;
     while (const auto id = turns_->Start(now_)) {
@@ -38,7 +38,7 @@ class TemplateTurnsTest : public ::testing::Test {
     }
     return started;
   }
-  // One that runs ends, having used that much.
+  // Ends a running prompt, which has used that much.
   void End(const std::string& name, absl::Duration used) {
     const auto found = running_.find(name);
     ASSERT_NE(found, running_.end()) << name;
@@ -46,9 +46,9 @@ class TemplateTurnsTest : public ::testing::Test {
     turns_->End(found->second, used, now_);
     running_.erase(found);
   }
-  // What is known of them from before.
-  void Know(const std::string& model, const std::string& client, absl::Duration used,
-            size_t bytes = 100) {
+  // Records an earlier prompt of this model and client.
+  void AddHistory(const std::string& model, const std::string& client, absl::Duration used,
+                  size_t bytes = 100) {
     Add(model, client, bytes);
     ASSERT_THAT(Start(), ElementsAre(absl::StrCat(model, " ", client)));
     End(absl::StrCat(model, " ", client), used);
@@ -60,7 +60,7 @@ class TemplateTurnsTest : public ::testing::Test {
   std::multimap<std::string, TemplateTurns::Id> running_;
 };
 
-TEST_F(TemplateTurnsTest, WhoCameFirstIsFirstAmongThoseWhoUsedNothing) {
+TEST_F(TemplateTurnsTest, PromptsOfNewUsersStartInTheirOrder) {
   Add("a", "1");
   Add("b", "2");
   Add("a", "3");
@@ -71,7 +71,7 @@ TEST_F(TemplateTurnsTest, WhoCameFirstIsFirstAmongThoseWhoUsedNothing) {
   EXPECT_THAT(Start(), ElementsAre("c 4"));
 }
 
-TEST_F(TemplateTurnsTest, OneProcessIsKeptForAnotherModelAndClient) {
+TEST_F(TemplateTurnsTest, OneProcessIsReservedForAnotherModelAndClient) {
   for (int i = 0; i < 4; ++i) Add("a", absl::StrCat(i));
   EXPECT_THAT(Start(), ElementsAre("a 0", "a 1"));
   Add("b", "9");
@@ -87,10 +87,10 @@ TEST_F(TemplateTurnsTest, OneProcessIsKeptForAnotherModelAndClient) {
   EXPECT_THAT(Start(), ElementsAre("d 1", "e 1"));
 }
 
-TEST_F(TemplateTurnsTest, TheOneWhoseModelAndClientUsedLeastIsNext) {
-  Know("slow", "1", kSlow);
-  Know("good", "1", kFast);
-  Know("good", "2", absl::Milliseconds(100));
+TEST_F(TemplateTurnsTest, ThePromptWhoseModelAndClientUsedLeastIsNext) {
+  AddHistory("slow", "1", kSlow);
+  AddHistory("good", "1", kFast);
+  AddHistory("good", "2", absl::Milliseconds(100));
   for (int i = 0; i < 2; ++i) Add("x", "8"), Add("y", "9");  // take all
   EXPECT_EQ(Start().size(), 3u);
   Add("slow", "1");
@@ -106,7 +106,7 @@ TEST_F(TemplateTurnsTest, TheOneWhoseModelAndClientUsedLeastIsNext) {
 }
 
 TEST_F(TemplateTurnsTest, ASlowModelHasOneProcessHoweverManyClientsItHas) {
-  Know("slow", "1", kSlow);
+  AddHistory("slow", "1", kSlow);
   for (int i = 0; i < 8; ++i) Add("slow", absl::StrCat(i));
   EXPECT_THAT(Start(), ElementsAre("slow 0"));  // which it has not seen, but others
   for (int i = 0; i < 8; ++i) Add("good", absl::StrCat(i));
@@ -117,7 +117,7 @@ TEST_F(TemplateTurnsTest, ASlowModelHasOneProcessHoweverManyClientsItHas) {
 }
 
 TEST_F(TemplateTurnsTest, SlowModelsTogetherLeaveAProcessForOthersOfTheSameClient) {
-  for (const char* model : {"s", "t", "u"}) Know(model, "1", kSlow);
+  for (const char* model : {"s", "t", "u"}) AddHistory(model, "1", kSlow);
   for (const char* model : {"s", "t", "u"}) Add(model, "1");
   EXPECT_THAT(Start(), ElementsAre("s 1"));
   Add("good", "1");
@@ -133,16 +133,16 @@ TEST_F(TemplateTurnsTest, SlowModelsTogetherLeaveAProcessForOthersOfTheSameClien
 
 TEST_F(TemplateTurnsTest, LargePromptsOfAClientDoNotMakeItsSmallOnesWait) {
   constexpr size_t kLarge = 14 << 20;
-  Know("a", "1", kSlow, kLarge);
-  Know("a", "1", kFast);
+  AddHistory("a", "1", kSlow, kLarge);
+  AddHistory("a", "1", kFast);
   for (int i = 0; i < 4; ++i) Add("a", "1", kLarge);
   Add("a", "1");
   EXPECT_THAT(Start(), ElementsAre("a 1", "a 1"));
   EXPECT_EQ(turns_->waiting(), 3u);
 }
 
-TEST_F(TemplateTurnsTest, OneThatRunsForLongIsSlowBeforeItHasEnded) {
-  Know("s", "1", kSlow);
+TEST_F(TemplateTurnsTest, ALongRunningPromptIsSlowBeforeItEnds) {
+  AddHistory("s", "1", kSlow);
   Add("new", "1");
   EXPECT_THAT(Start(), ElementsAre("new 1"));
   now_ += kSlow;
@@ -152,8 +152,8 @@ TEST_F(TemplateTurnsTest, OneThatRunsForLongIsSlowBeforeItHasEnded) {
   EXPECT_THAT(Start(), ElementsAre("s 1"));
 }
 
-TEST_F(TemplateTurnsTest, WhatWasUsedIsForgottenInTime) {
-  Know("s", "1", kSlow);
+TEST_F(TemplateTurnsTest, UseFadesWithTime) {
+  AddHistory("s", "1", kSlow);
   Add("s", "1");
   Add("s", "1");
   EXPECT_THAT(Start(), ElementsAre("s 1"));
@@ -179,7 +179,7 @@ TEST_F(TemplateTurnsTest, OneProcessServesAllInTurn) {
   EXPECT_THAT(order, ElementsAre("s 1", "g 2", "g 2", "g 2", "s 1", "s 1"));
 }
 
-TEST_F(TemplateTurnsTest, TooManyOfAClientAreItsOwnFault) {
+TEST_F(TemplateTurnsTest, TooManyPromptsOfAClientAreItsOwnError) {
   for (size_t i = 0; i < kTemplatesWaitingOfClientMax; ++i) Add(absl::StrCat(i), "1");
   const auto more = turns_->Add({.model = "a", .client = "1"}, 1);
   EXPECT_THAT(more, StatusIs(absl::StatusCode::kResourceExhausted));
@@ -199,7 +199,7 @@ TEST_F(TemplateTurnsTest, TooManyOfAModelLeaveRoomForOthers) {
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST_F(TemplateTurnsTest, WhatWaitsIsBoundedInBytes) {
+TEST_F(TemplateTurnsTest, WaitingBytesAreBounded) {
   constexpr size_t kPart = kTemplateBytesWaitingMax / 16;
   for (int i = 0; i < 8; ++i) Add("a", "1", kPart);
   EXPECT_THAT(turns_->Add({.model = "a", .client = "1"}, kPart),
@@ -210,8 +210,8 @@ TEST_F(TemplateTurnsTest, WhatWaitsIsBoundedInBytes) {
 }
 
 TEST_F(TemplateTurnsTest, ManyClientsAreForgottenAgain) {
-  Know("a", "the first", kSlow);
-  for (size_t i = 0; i < 3 * kTemplateUsersMax; ++i) Know("a", absl::StrCat(i), kFast);
+  AddHistory("a", "the first", kSlow);
+  for (size_t i = 0; i < 3 * kTemplateUsersMax; ++i) AddHistory("a", absl::StrCat(i), kFast);
 }
 
 }  // namespace

@@ -14,30 +14,30 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-struct Told {
+struct Output {
   std::string content;
   std::vector<std::string> calls;  // "name(arguments)"
   size_t pieces = 0;               // of calls
 };
 
 // The text in pieces of so many bytes.
-Told Read(ToolForm form, const std::string& text, size_t bytes, uint32_t calls_max = 0) {
+Output Read(ToolForm form, const std::string& text, size_t bytes, uint32_t calls_max = 0) {
   ToolReader reader({.form = form, .names = {"sum", "weather"}, .calls_max = calls_max});
-  Told told;
-  const auto take = [&told](const ToolPiece& piece) {
-    told.content += piece.content;
+  Output output;
+  const auto take = [&output](const ToolPiece& piece) {
+    output.content += piece.content;
     for (const ToolPiece::Call& call : piece.calls) {
-      ++told.pieces;
-      EXPECT_EQ(!call.name.empty(), call.index == told.calls.size());
-      if (!call.name.empty()) told.calls.push_back(call.name + " ");
-      EXPECT_EQ(call.index + 1, told.calls.size());
-      if (call.index < told.calls.size()) told.calls[call.index] += call.arguments;
+      ++output.pieces;
+      EXPECT_EQ(!call.name.empty(), call.index == output.calls.size());
+      if (!call.name.empty()) output.calls.push_back(call.name + " ");
+      EXPECT_EQ(call.index + 1, output.calls.size());
+      if (call.index < output.calls.size()) output.calls[call.index] += call.arguments;
     }
   };
   for (size_t at = 0; at < text.size(); at += bytes) take(reader.Add(text.substr(at, bytes)));
   take(reader.Finish());
-  EXPECT_EQ(reader.calls(), told.calls.size());
-  return told;
+  EXPECT_EQ(reader.calls(), output.calls.size());
+  return output;
 }
 
 struct Case {
@@ -105,17 +105,17 @@ const Case kCases[] = {
     {ToolForm::kMistral, "[1] is a list", "[1] is a list", {}},
 };
 
-TEST(ToolReader, FindsCallsHoweverTheTextIsCut) {
+TEST(ToolReader, FindsCallsHoweverTheOutputIsSplit) {
   for (const Case& test : kCases) {
     for (const size_t bytes : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, test.text.size()}) {
-      const Told told = Read(test.form, test.text, bytes);
-      EXPECT_EQ(told.content, test.content) << bytes << ": " << test.text;
-      EXPECT_EQ(told.calls, test.calls) << bytes << ": " << test.text;
+      const Output output = Read(test.form, test.text, bytes);
+      EXPECT_EQ(output.content, test.content) << bytes << ": " << test.text;
+      EXPECT_EQ(output.calls, test.calls) << bytes << ": " << test.text;
     }
   }
 }
 
-TEST(ToolReader, TellsArgumentsAsTheyCome) {
+TEST(ToolReader, EmitsArgumentsAsTheyCome) {
   ToolReader reader({.form = ToolForm::kTagged, .names = {"sum"}});
   EXPECT_EQ(reader.Add("One ").content, "One");
   EXPECT_EQ(reader.Add("moment.").content, " moment.");
@@ -130,7 +130,7 @@ TEST(ToolReader, TellsArgumentsAsTheyCome) {
   EXPECT_EQ(piece.calls[0].arguments, ":12");
 }
 
-TEST(ToolReader, EndsBehindAsManyCallsAsWereWanted) {
+TEST(ToolReader, EndsAfterTheMaximumNumberOfCalls) {
   const std::string call = "<tool_call>{\"name\":\"sum\",\"arguments\":{}}</tool_call>";
   EXPECT_THAT(Read(ToolForm::kTagged, call + call + "more", 5, 1).calls, ElementsAre("sum {}"));
   ToolReader reader({.form = ToolForm::kTagged, .names = {"sum"}, .calls_max = 1});
@@ -138,7 +138,7 @@ TEST(ToolReader, EndsBehindAsManyCallsAsWereWanted) {
   EXPECT_TRUE(reader.done());
 }
 
-TEST(ToolCallGrammar, ReadsWhatTheReaderReads) {
+TEST(ToolCallGrammar, MatchesCallsThatTheReaderReads) {
   for (const ToolForm form : {ToolForm::kTagged, ToolForm::kBare, ToolForm::kMistral}) {
     JsonGrammar grammar;
     auto calls =
@@ -151,7 +151,7 @@ TEST(ToolCallGrammar, ReadsWhatTheReaderReads) {
   }
 }
 
-TEST(ToolForm, IsWhatTheTemplateTeaches) {
+TEST(ToolForm, IsTheFormThatTheTemplateTeaches) {
   EXPECT_EQ(ToolFormOf("... <tool_call>\n{\"name\" ..."), ToolForm::kTagged);
   EXPECT_EQ(ToolFormOf("{{ '[TOOL_CALLS] [' }}"), ToolForm::kMistral);
   EXPECT_EQ(ToolFormOf("{{ '<|python_tag|>' }}"), ToolForm::kBare);

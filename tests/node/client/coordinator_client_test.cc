@@ -27,13 +27,13 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-// A node whose loads end as a test wants it.
+// A node whose loads end as the test's script says.
 class ScriptedCoordinator final : public wire::Coordinator::Service, public wire::Cluster::Service {
  public:
   struct Load {
-    bool begins = true;       // tells something before it ends
+    bool begins = true;       // writes an event before the end
     grpc::Status end;         // OK: loaded
-    bool unreadable = false;  // tells something that is not UTF-8 before
+    bool unreadable = false;  // writes an event that is not UTF-8 before
   };
 
   explicit ScriptedCoordinator(std::vector<Load> loads) : loads_(std::move(loads)) {
@@ -57,7 +57,7 @@ class ScriptedCoordinator final : public wire::Coordinator::Service, public wire
   }
   grpc::Status LoadModel(grpc::ServerContext*, const wire::LoadModelRequest*,
                          grpc::ServerWriter<wire::LoadModelEvent>* writer) override {
-    const Load& load = loads_.at(asked_++);
+    const Load& load = loads_.at(calls_++);
     wire::LoadModelEvent event;
     event.set_note("measuring");
     if (load.begins) writer->Write(event);
@@ -76,37 +76,37 @@ class ScriptedCoordinator final : public wire::Coordinator::Service, public wire
     return grpc::Status::OK;
   }
 
-  absl::StatusOr<CoordinatorClient::Loaded> Ask() {
+  absl::StatusOr<CoordinatorClient::Loaded> LoadOnce() {
     const auto client = CoordinatorClient::Connect({.node = address_});
     EXPECT_THAT(client.status(), IsOk());
     return (*client)->LoadModel({}, [](const wire::LoadModelEvent&) {});
   }
-  size_t asked() const { return asked_; }
+  size_t calls() const { return calls_; }
   const std::string& address() const { return address_; }
 
  private:
   const std::vector<Load> loads_;
-  std::atomic<size_t> asked_ = 0;
+  std::atomic<size_t> calls_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };
 
-// As gRPC says it.
+// As gRPC reports it.
 const grpc::Status kBroken(grpc::StatusCode::UNAVAILABLE, "Socket closed");
 
-TEST(CoordinatorClient, ALoadWhoseConnectionBreaksIsAskedForAgain) {
+TEST(CoordinatorClient, ALoadWhoseConnectionBreaksIsRetried) {
   ScriptedCoordinator coordinator({{.end = kBroken}, {}});
-  const auto loaded = coordinator.Ask();
+  const auto loaded = coordinator.LoadOnce();
   ASSERT_THAT(loaded.status(), IsOk());
   EXPECT_EQ(loaded->model.name(), "model\\u001b[2J");
-  EXPECT_EQ(coordinator.asked(), 2u);
+  EXPECT_EQ(coordinator.calls(), 2u);
 }
 
-// What users of others miss: llama.cpp 11738, ramalama 752, ik_llama.cpp 775: text that is not
-// UTF-8 breaks more than itself.
+// Seen in other projects: llama.cpp 11738, ramalama 752, ik_llama.cpp 775: bytes that are not UTF-8
+// break more than their own field.
 TEST(CoordinatorClient, AMessageThatCannotBeReadIsNeitherTheEndNorAnotherVersion) {
   ScriptedCoordinator coordinator({{.unreadable = true}});
-  EXPECT_THAT(coordinator.Ask().status(), IsOk());
+  EXPECT_THAT(coordinator.LoadOnce().status(), IsOk());
   const auto client = CoordinatorClient::Connect({.node = coordinator.address()});
   ASSERT_THAT(client.status(), IsOk());
   EXPECT_THAT((*client)->ListModels(),
@@ -121,24 +121,24 @@ TEST(CoordinatorClient, ANodeWithoutTheCallIsOfAnotherVersion) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another version")));
 }
 
-TEST(CoordinatorClient, ALoadIsAskedForTwiceAtMost) {
+TEST(CoordinatorClient, ALoadIsRetriedOnceAtMost) {
   ScriptedCoordinator coordinator({{.end = kBroken}, {.end = kBroken}});
-  EXPECT_THAT(coordinator.Ask(),
+  EXPECT_THAT(coordinator.LoadOnce(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no node answers")));
-  EXPECT_EQ(coordinator.asked(), 2u);
+  EXPECT_EQ(coordinator.calls(), 2u);
 }
 
-TEST(CoordinatorClient, WhatTheNodeItselfSaysIsTheEnd) {
+TEST(CoordinatorClient, AnErrorOfTheNodeItselfIsNotRetried) {
   ScriptedCoordinator coordinator({{.end = ToGrpc(absl::UnavailableError("host-3 has gone"))}});
-  EXPECT_THAT(coordinator.Ask(),
+  EXPECT_THAT(coordinator.LoadOnce(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("host-3 has gone")));
-  EXPECT_EQ(coordinator.asked(), 1u);
+  EXPECT_EQ(coordinator.calls(), 1u);
 }
 
-TEST(CoordinatorClient, ANodeThatDoesNotAnswerIsNotAskedAgain) {
+TEST(CoordinatorClient, ALoadThatNeverBeganIsNotRetried) {
   ScriptedCoordinator coordinator({{.begins = false, .end = kBroken}});
-  EXPECT_THAT(coordinator.Ask(), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_EQ(coordinator.asked(), 1u);
+  EXPECT_THAT(coordinator.LoadOnce(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(coordinator.calls(), 1u);
 }
 
 }  // namespace

@@ -14,45 +14,45 @@ class Control final : public GenerationHandle {
   int cancelled = 0, finished = 0;
 };
 
-TEST(ActiveGenerations, FinishesTheOneThatIsMeant) {
-  ActiveGenerations texts;
+TEST(ActiveGenerations, FinishesOnlyTheNamedRequest) {
+  ActiveGenerations active;
   const auto one = std::make_shared<Control>(), other = std::make_shared<Control>();
-  const uint64_t number = texts.Open();
-  texts.SetControl(number, one);
-  texts.SetControl(texts.Open(), other);
+  const uint64_t number = active.Open();
+  active.SetControl(number, one);
+  active.SetControl(active.Open(), other);
   EXPECT_NE(number, 0u);
-  texts.Finish(number);
+  active.Finish(number);
   EXPECT_EQ(one->finished, 1);
   EXPECT_EQ(one->cancelled, 0);
   EXPECT_EQ(other->finished, 0);
 }
 
-TEST(ActiveGenerations, OneThatIsFinishedBeforeItHasItsControlIsFinishedThen) {
-  ActiveGenerations texts;
+TEST(ActiveGenerations, FinishBeforeTheControlIsSetAppliesToTheControl) {
+  ActiveGenerations active;
   const auto control = std::make_shared<Control>();
-  const uint64_t number = texts.Open();
-  texts.Finish(number);
-  texts.SetControl(number, control);
+  const uint64_t number = active.Open();
+  active.Finish(number);
+  active.SetControl(number, control);
   EXPECT_EQ(control->finished, 1);
 }
 
-TEST(ActiveGenerations, WhatIsClosedOrNeverWasIsLeftAlone) {
-  ActiveGenerations texts;
+TEST(ActiveGenerations, IgnoresClosedAndUnknownNumbers) {
+  ActiveGenerations active;
   const auto control = std::make_shared<Control>();
-  const uint64_t number = texts.Open();
-  texts.SetControl(number, control);
-  texts.Close(number);
-  texts.Finish(number);
-  texts.Finish(number + 1);
-  texts.Finish(0);
+  const uint64_t number = active.Open();
+  active.SetControl(number, control);
+  active.Close(number);
+  active.Finish(number);
+  active.Finish(number + 1);
+  active.Finish(0);
   EXPECT_EQ(control->finished, 0);
-  const uint64_t ended = texts.Open();
-  texts.Close(ended);
-  texts.SetControl(ended, control);  // it has ended before its control came
+  const uint64_t ended = active.Open();
+  active.Close(ended);
+  active.SetControl(ended, control);  // the request has ended before its control came
   EXPECT_EQ(control.use_count(), 1);
 }
 
-TEST(ActiveGenerations, NumbersAreNotThoseOfANodeBefore) {
+TEST(ActiveGenerations, NumbersDifferFromThoseOfAnEarlierProcess) {
   EXPECT_NE(ActiveGenerations().Open(), ActiveGenerations().Open());
 }
 

@@ -30,7 +30,7 @@ namespace {
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-class Ear final : public GenerationSink {
+class Listener final : public GenerationSink {
  public:
   void OnStarted(const std::vector<int32_t>&) override { ADD_FAILURE() << "it started"; }
   void OnToken(const wire::SampledToken&) override {}
@@ -46,7 +46,7 @@ class Ear final : public GenerationSink {
   absl::Notification ended;
 };
 
-class Answered final : public HttpResponder {
+class RecordingResponder final : public HttpResponder {
  public:
   void Answer(HttpResponse answer) override {
     response = std::move(answer);
@@ -91,7 +91,7 @@ class GatewayTest : public ::testing::Test {
                                        [](OpenAiApi::OnStages then) { std::move(then)({}); });
     thread_ = std::thread([this] { loop_->Run(); });
   }
-  // Other nodes' calls, and the verbs'.
+  // Serves calls of other nodes and of the command line.
   void Serve() {
     service_ = std::make_unique<CoordinatorService>(
         coordinator_.get(), gateway_.get(),
@@ -114,11 +114,11 @@ class GatewayTest : public ::testing::Test {
     coordinator_.reset();
     cluster_.reset();
   }
-  std::shared_ptr<Answered> Get(const std::string& path) {
+  std::shared_ptr<RecordingResponder> Get(const std::string& path) {
     HttpRequest request;
     request.method = "GET";
     request.path = path;
-    auto responder = std::make_shared<Answered>();
+    auto responder = std::make_shared<RecordingResponder>();
     api_->Handle(std::move(request), responder);
     responder->answered.WaitForNotification();
     return responder;
@@ -136,34 +136,34 @@ class GatewayTest : public ::testing::Test {
   std::thread thread_;
 };
 
-TEST_F(GatewayTest, ATextThatWaitedLongEnoughIsToldWhenToTryAgain) {
+TEST_F(GatewayTest, ARequestThatTimesOutSaysWhenToTryAgain) {
   Start(absl::Milliseconds(1));
-  const auto ear = std::make_shared<Ear>();
-  gateway_->Generate({}, ear, {});
-  EXPECT_THAT(ear->End(), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_GT(RetryAfterMs(ear->end).value_or(0), 0);
+  const auto listener = std::make_shared<Listener>();
+  gateway_->Generate({}, listener, {});
+  EXPECT_THAT(listener->End(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_GT(RetryAfterMs(listener->end).value_or(0), 0);
 }
 
-TEST_F(GatewayTest, ATextGoesOnAsSoonAsANodeCoordinates) {
+TEST_F(GatewayTest, ARequestRunsAsSoonAsANodeCoordinates) {
   Start(absl::InfiniteDuration());
-  const auto ear = std::make_shared<Ear>();
-  gateway_->Generate({}, ear, {});
-  EXPECT_FALSE(ear->ended.HasBeenNotified());
+  const auto listener = std::make_shared<Listener>();
+  gateway_->Generate({}, listener, {});
+  EXPECT_FALSE(listener->ended.HasBeenNotified());
   loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
   // The new coordinator knows no models.
-  EXPECT_THAT(ear->End(), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(listener->End(), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST_F(GatewayTest, ANodeThatReachesNoOtherDoesNotSayThatAModelDoesNotExist) {
   Start(absl::InfiniteDuration(), {"127.0.0.1:1"});
-  const auto ear = std::make_shared<Ear>();
+  const auto listener = std::make_shared<Listener>();
   wire::GenerateRequest request;
   request.set_model("there");
-  gateway_->Generate(request, ear, {});
+  gateway_->Generate(request, listener, {});
   loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
-  EXPECT_THAT(ear->End(),
+  EXPECT_THAT(listener->End(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does not reach 127.0.0.1:1")));
-  EXPECT_GT(RetryAfterMs(ear->end).value_or(0), 0);
+  EXPECT_GT(RetryAfterMs(listener->end).value_or(0), 0);
   for (const char* path : {"/v1/models", "/v1/models/there"}) {
     const auto answer = Get(path);
     EXPECT_EQ(answer->response.status, 503) << path;
@@ -173,18 +173,18 @@ TEST_F(GatewayTest, ANodeThatReachesNoOtherDoesNotSayThatAModelDoesNotExist) {
   EXPECT_THAT(Get("/health")->response.body, HasSubstr("does not reach 127.0.0.1:1"));
 }
 
-TEST_F(GatewayTest, ATextThatWaitsMayBeCancelled) {
+TEST_F(GatewayTest, AWaitingRequestMayBeCancelled) {
   Start(absl::InfiniteDuration());
-  const auto ear = std::make_shared<Ear>();
-  const auto control = gateway_->Generate({}, ear, {});
+  const auto listener = std::make_shared<Listener>();
+  const auto control = gateway_->Generate({}, listener, {});
   control->Cancel();
-  EXPECT_THAT(ear->End(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(listener->End(), StatusIs(absl::StatusCode::kCancelled));
 }
 
-TEST_F(GatewayTest, WhoWaitsIsToldThatTheNodeStops) {
+TEST_F(GatewayTest, StopFailsWaitingAndFutureRequests) {
   Start(absl::InfiniteDuration());
-  const auto before = std::make_shared<Ear>();
-  const auto after = std::make_shared<Ear>();
+  const auto before = std::make_shared<Listener>();
+  const auto after = std::make_shared<Listener>();
   gateway_->Generate({}, before, {});
   gateway_->Stop();
   gateway_->Generate({}, after, {});
@@ -192,9 +192,8 @@ TEST_F(GatewayTest, WhoWaitsIsToldThatTheNodeStops) {
   EXPECT_THAT(after->End(), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-// So `strata run` waits, and a text that is asked for by its model's name in that moment is not
-// lost.
-TEST_F(GatewayTest, WhoAsksForTheModelsIsToldWhenToTryAgain) {
+// So `strata run` waits, and a request that names its model in that moment does not fail.
+TEST_F(GatewayTest, ListModelsSaysWhenToTryAgain) {
   Start(absl::Milliseconds(1));
   Serve();
   grpc::ClientContext context;
@@ -205,8 +204,8 @@ TEST_F(GatewayTest, WhoAsksForTheModelsIsToldWhenToTryAgain) {
   EXPECT_GT(RetryAfterMs(status).value_or(0), 0);
 }
 
-// Groups merge, and two nodes are not of one mind for a moment.
-TEST_F(GatewayTest, ACallThatWasPassedOnHereInVainIsPassedOnAgain) {
+// Groups merge, and two nodes disagree on the leader for a moment.
+TEST_F(GatewayTest, ACallForwardedToANonLeaderReportsALeaderChange) {
   Start(absl::Milliseconds(1));
   Serve();
   for (const bool forwarded : {false, true}) {
@@ -237,10 +236,10 @@ TEST_F(GatewayTest, HealthSaysThatNoNodeCoordinates) {
 
 TEST_F(GatewayTest, HealthIsWellOnceANodeCoordinates) {
   Start(absl::InfiniteDuration());
-  const auto ear = std::make_shared<Ear>();
-  gateway_->Generate({}, ear, {});
+  const auto listener = std::make_shared<Listener>();
+  gateway_->Generate({}, listener, {});
   loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
-  ear->ended.WaitForNotification();
+  listener->ended.WaitForNotification();
   const auto health = Get("/health");
   EXPECT_EQ(health->response.status, 200);
   EXPECT_EQ(nlohmann::json::parse(health->response.body, nullptr, false)["coordinates"], true);

@@ -16,32 +16,32 @@ using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-absl::Status Through(const absl::Status& status) {
+absl::Status RoundTrip(const absl::Status& status) {
   return TextStatusFromGrpc(TextStatusToGrpc(status));
 }
 
-TEST(TextWire, AFullQueueIsStillWhoseItIsAndWhenToTryAgain) {
+TEST(GenerationProto, AFullQueueKeepsItsOwnerAndTimeToRetry) {
   const absl::Status full = WithRetryAfterMs(absl::ResourceExhaustedError("many wait"), 2'500);
-  absl::Status there = Through(full);
+  absl::Status there = RoundTrip(full);
   EXPECT_THAT(there, StatusIs(absl::StatusCode::kResourceExhausted, "many wait"));
   EXPECT_EQ(RetryAfterMs(there), 2'500);
   EXPECT_FALSE(IsOfOneClient(there));
   EXPECT_EQ(HttpStatusOf(there), 503);
-  there = Through(AsOfOneClient(full));
+  there = RoundTrip(AsOfOneClient(full));
   EXPECT_EQ(RetryAfterMs(there), 2'500);
   EXPECT_TRUE(IsOfOneClient(there));
   EXPECT_EQ(HttpStatusOf(there), 429);
 }
 
-TEST(TextWire, WhatIsWrongWithWhichParameterGoesAlong) {
-  const auto error = nlohmann::json::parse(ErrorJson(Through(
+TEST(GenerationProto, ParameterErrorsAreCarried) {
+  const auto error = nlohmann::json::parse(ErrorJson(RoundTrip(
       WithErrorCode(BadParam("prompt", "longer\nthan = the context"), "context_length_exceeded"))));
   EXPECT_EQ(error["error"]["param"], "prompt");
   EXPECT_EQ(error["error"]["code"], "context_length_exceeded");
   EXPECT_EQ(error["error"]["message"], "prompt: longer\nthan = the context");
 }
 
-TEST(TextWire, WhatGrpcSaysOfAConnectionIsNotForPeople) {
+TEST(GenerationProto, ConnectionErrorsOfGrpcAreReplaced) {
   const absl::Status gone = TextStatusFromGrpc(
       {grpc::StatusCode::UNAVAILABLE, "failed to connect to all addresses; last error: UNKNOWN"});
   EXPECT_THAT(gone, StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("all addresses"))));
@@ -49,13 +49,13 @@ TEST(TextWire, WhatGrpcSaysOfAConnectionIsNotForPeople) {
               StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("RST_STREAM"))));
   EXPECT_THAT(TextStatusFromGrpc({grpc::StatusCode::CANCELLED, "CANCELLED"}),
               StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_THAT(Through(absl::UnavailableError("tiny is still loading")),
+  EXPECT_THAT(RoundTrip(absl::UnavailableError("tiny is still loading")),
               StatusIs(absl::StatusCode::kUnavailable, "tiny is still loading"));
-  EXPECT_TRUE(Through(absl::OkStatus()).ok());
+  EXPECT_TRUE(RoundTrip(absl::OkStatus()).ok());
 }
 
-// They come from another node, and go into JSON.
-TEST(TextWire, GarbledDetailsDoNoHarm) {
+// Details come from another node, and go into JSON.
+TEST(GenerationProto, GarbledDetailsDoNoHarm) {
   for (const std::string details :
        {"strata\n=\n==\nx\n\n=y\nretry_after_ms=many\napi_param=\\", "strata\napi_param=\\377\\376",
         "strata\nretry_after_ms=-99999999999999999999", "strataapi_code=1"}) {
@@ -67,12 +67,12 @@ TEST(TextWire, GarbledDetailsDoNoHarm) {
   }
 }
 
-// The trailers have a bound: what does not fit is left out whole.
-TEST(TextWire, DetailsHaveABound) {
+// The trailers have a bound: a payload that does not fit is left out whole.
+TEST(GenerationProto, DetailsHaveABound) {
   absl::Status status = WithRetryAfterMs(absl::ResourceExhaustedError("x"), 1'000);
   status = WithErrorCode(std::move(status), std::string(100'000, 'x'));
   EXPECT_LT(TextStatusToGrpc(status).error_details().size(), 2'000);
-  EXPECT_EQ(RetryAfterMs(Through(status)), 1'000);
+  EXPECT_EQ(RetryAfterMs(RoundTrip(status)), 1'000);
 }
 
 }  // namespace

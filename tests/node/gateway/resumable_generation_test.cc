@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class Heard final : public GenerationSink {
+class RecordingSink final : public GenerationSink {
  public:
   void OnStarted(const std::vector<int32_t>& prompt) override { started.push_back(prompt); }
   void OnToken(const wire::SampledToken& token) override { tokens.push_back(token.token()); }
@@ -47,17 +47,17 @@ class ResumableGenerationTest : public ::testing::Test {
     return request;
   }
 
-  const std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
-  ResumableGeneration text_{Request(), heard_};
+  const std::shared_ptr<RecordingSink> recorded_ = std::make_shared<RecordingSink>();
+  ResumableGeneration generation_{Request(), recorded_};
 };
 
-TEST_F(ResumableGenerationTest, TheNextSourceIsAskedForTheRest) {
-  EXPECT_FALSE(text_.started());
-  text_.OnStarted({1, 2, 3});
-  text_.OnToken(Token(10));
-  text_.OnToken(Token(11));
-  EXPECT_TRUE(text_.started());
-  const wire::GenerateRequest rest = text_.Rest();
+TEST_F(ResumableGenerationTest, RestNamesThePromptAndTheTokensSoFar) {
+  EXPECT_FALSE(generation_.started());
+  generation_.OnStarted({1, 2, 3});
+  generation_.OnToken(Token(10));
+  generation_.OnToken(Token(11));
+  EXPECT_TRUE(generation_.started());
+  const wire::GenerateRequest rest = generation_.Rest();
   EXPECT_EQ(rest.model(), "one");
   EXPECT_THAT(rest.prompt(), IsEmpty());
   EXPECT_THAT(rest.tokens(), ElementsAre(1, 2, 3));
@@ -67,47 +67,47 @@ TEST_F(ResumableGenerationTest, TheNextSourceIsAskedForTheRest) {
   EXPECT_EQ(rest.sampler().seed(), 7u);
 }
 
-TEST_F(ResumableGenerationTest, WhoHearsOfItHearsOneText) {
-  text_.OnStarted({1, 2, 3});
-  text_.OnToken(Token(10));
-  text_.OnStarted({1, 2, 3});  // by the next source
-  text_.OnToken(Token(11));
+TEST_F(ResumableGenerationTest, TheListenerReceivesOneGeneration) {
+  generation_.OnStarted({1, 2, 3});
+  generation_.OnToken(Token(10));
+  generation_.OnStarted({1, 2, 3});  // by the next source
+  generation_.OnToken(Token(11));
   GenerationUsage second;
   second.tokens = 1;
-  text_.OnEnd(absl::OkStatus(), FinishReason::kLength, second);
-  EXPECT_THAT(heard_->started, ElementsAre(ElementsAre(1, 2, 3)));
-  EXPECT_THAT(heard_->tokens, ElementsAre(10, 11));
-  EXPECT_THAT(heard_->ended, ElementsAre(absl::OkStatus()));
-  EXPECT_EQ(heard_->total.prompt_tokens, 3u);
-  EXPECT_EQ(heard_->total.tokens, 2u);
+  generation_.OnEnd(absl::OkStatus(), FinishReason::kLength, second);
+  EXPECT_THAT(recorded_->started, ElementsAre(ElementsAre(1, 2, 3)));
+  EXPECT_THAT(recorded_->tokens, ElementsAre(10, 11));
+  EXPECT_THAT(recorded_->ended, ElementsAre(absl::OkStatus()));
+  EXPECT_EQ(recorded_->total.prompt_tokens, 3u);
+  EXPECT_EQ(recorded_->total.tokens, 2u);
 }
 
 TEST_F(ResumableGenerationTest, ASourceMayGoBeforeItsFirstToken) {
-  text_.OnStarted({1, 2, 3});
-  EXPECT_THAT(text_.Rest().tokens(), ElementsAre(1, 2, 3));
-  EXPECT_THAT(text_.Rest().generated(), IsEmpty());
+  generation_.OnStarted({1, 2, 3});
+  EXPECT_THAT(generation_.Rest().tokens(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(generation_.Rest().generated(), IsEmpty());
 }
 
 TEST(ResumableGeneration, TheSamplersOwnStateGoesAlong) {
   wire::GenerateRequest request;
   request.mutable_sampler()->set_mirostat(2);
-  ResumableGeneration text(request, std::make_shared<Heard>());
-  text.OnStarted({1});
-  text.OnToken(Token(10, 4.5f));
-  text.OnToken(Token(11, 4.25f));
-  EXPECT_THAT(text.Rest().mirostat_mu(), ElementsAre(4.5f, 4.25f));
+  ResumableGeneration generation(request, std::make_shared<RecordingSink>());
+  generation.OnStarted({1});
+  generation.OnToken(Token(10, 4.5f));
+  generation.OnToken(Token(11, 4.25f));
+  EXPECT_THAT(generation.Rest().mirostat_mu(), ElementsAre(4.5f, 4.25f));
 }
 
 const absl::Status kFull = WithRetryAfterMs(absl::ResourceExhaustedError("too many wait"), 1'000);
 
-TEST(DecideRetry, ATextEndsWithWhatItsSourceSays) {
+TEST(DecideRetry, ARequestEndsWithItsSourcesStatus) {
   EXPECT_EQ(DecideRetry({.status = absl::OkStatus(), .started = true}), RetryDecision::kFinish);
   EXPECT_EQ(DecideRetry({.status = kFull}), RetryDecision::kFinish);
   EXPECT_EQ(DecideRetry({.status = absl::InternalError("broken"), .started = true}),
             RetryDecision::kFinish);
 }
 
-TEST(DecideRetry, ATextGoesOnWhereItsSourceHasGone) {
+TEST(DecideRetry, ARequestResumesWhenItsSourceHasGone) {
   const absl::Status gone = absl::UnavailableError("the node does not answer");
   EXPECT_EQ(DecideRetry({.status = gone, .said_by_source = false, .started = true}),
             RetryDecision::kResume);
@@ -118,8 +118,8 @@ TEST(DecideRetry, ATextGoesOnWhereItsSourceHasGone) {
             RetryDecision::kFinish);
 }
 
-// It had begun elsewhere, whoever writes it now.
-TEST(DecideRetry, ATextThatHadBegunIsNotEndedByAFullQueue) {
+// The request had begun elsewhere, whichever node runs it now.
+TEST(DecideRetry, AResumedRequestIsNotEndedByAFullQueue) {
   EXPECT_EQ(DecideRetry({.status = kFull, .resumed = true}), RetryDecision::kRetry);
   EXPECT_EQ(DecideRetry({.status = absl::NotFoundError("no model"), .resumed = true}),
             RetryDecision::kRetry);

@@ -61,7 +61,7 @@ class Matcher {
     if (!llama_vocab_is_eog(Vocabulary(), token)) llama_sampler_accept(sampler_, token);
     return true;
   }
-  // The whole text, and then the end.
+  // The whole string, and then the end.
   bool Reads(const std::string& text) {
     std::vector<llama_token> tokens(text.size() + 1);
     const int n = llama_tokenize(Vocabulary(), text.data(), static_cast<int32_t>(text.size()),
@@ -76,7 +76,7 @@ class Matcher {
   llama_sampler* sampler_;
 };
 
-// What a random model writes, at most `tokens_max` of it; "" where it has not ended by then.
+// The output of a random model, at most `tokens_max` tokens; "" where it has not ended by then.
 std::string Write(const std::string& grammar, uint32_t seed, int tokens_max) {
   Matcher matcher(grammar);
   std::mt19937 random(seed);
@@ -88,7 +88,7 @@ std::string Write(const std::string& grammar, uint32_t seed, int tokens_max) {
       candidates.push_back(
           {.id = static_cast<llama_token>(random() % n_vocab), .logit = 0, .p = 0});
     }
-    // Marks are few among thousands of words.
+    // Punctuation is rare among thousands of words.
     for (int id = 0; id < 260; ++id) candidates.push_back({.id = id, .logit = 0, .p = 0});
     if (!matcher.Allows(&candidates)) return "nothing is allowed";
     llama_token token = candidates[random() % candidates.size()].id;
@@ -207,7 +207,7 @@ const Case kCases[] = {
     {R"(true)", {"1", "{}"}, {"x"}},
 };
 
-TEST(JsonGrammar, ReadsWhatMeetsTheSchemaAndNothingElse) {
+TEST(JsonGrammar, AcceptsExactlyTheValuesThatMeetTheSchema) {
   for (const Case& test : kCases) {
     const auto grammar = GrammarOf(test.schema);
     ASSERT_THAT(grammar, IsOk()) << test.schema;
@@ -222,7 +222,7 @@ TEST(JsonGrammar, ReadsWhatMeetsTheSchemaAndNothingElse) {
   }
 }
 
-TEST(JsonGrammar, WhateverIsWrittenParses) {
+TEST(JsonGrammar, AllOutputParses) {
   int ended = 0;
   for (const Case& test : kCases) {
     const auto grammar = GrammarOf(test.schema);
@@ -231,7 +231,7 @@ TEST(JsonGrammar, WhateverIsWrittenParses) {
       const std::string text = Write(*grammar, seed, 60);
       if (text.empty()) continue;
       ++ended;
-      // Bytes that are no character are U+FFFD for a client.
+      // Invalid bytes are U+FFFD for a client.
       const std::string told =
           Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
       EXPECT_FALSE(Json::parse(told, nullptr, false).is_discarded())
@@ -242,7 +242,7 @@ TEST(JsonGrammar, WhateverIsWrittenParses) {
   EXPECT_GT(ended, 60);
 }
 
-TEST(JsonGrammar, WhatNothingMeetsOrNoGrammarKeepsNamesItsPath) {
+TEST(JsonGrammar, UnmetAndUnsupportedSchemasNameTheirPath) {
   const struct {
     const char* schema;
     const char* param;
@@ -292,7 +292,7 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
   for (int i = 0; i < 60; ++i) deep = absl::StrCat(R"({"items":)", deep, "}");
   std::string wide = R"({"type":"object","properties":{)";
   for (int i = 0; i < 3000; ++i) absl::StrAppend(&wide, i ? "," : "", "\"key", i, R"(":{})");
-  // Two lists of names that differ, put together again and again.
+  // Two lists of different names, merged again and again.
   std::string merges = R"({"allOf":[)";
   for (int i = 0; i < 160; ++i) {
     absl::StrAppend(&merges, i ? "," : "", R"({"$ref":"#/$defs/)", i % 2 == 0 ? "a" : "b", "\"}");
@@ -304,7 +304,7 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
     absl::StrAppend(&merges, "]}");
   }
   merges += "}}";
-  // One of very many keys, put together again and again.
+  // A schema of very many keys, merged again and again.
   std::string keys = R"({"allOf":[)";
   for (int i = 0; i < 160; ++i) {
     absl::StrAppend(&keys, i ? "," : "", R"({"$ref":"#/$defs/b"})");
@@ -321,11 +321,11 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
       absl::StrCat(R"({"items":)", deep, "}}}}"),
       wide + "}}",
       absl::StrCat(R"({"enum":[")", std::string(200'000, 'a'), "\"]}"),
-      // Each merge of a and b wants two more.
+      // Each merge of a and b needs two more.
       R"({"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],"$defs":{
           "a":{"properties":{"x":{"$ref":"#/$defs/a"},"y":{"$ref":"#/$defs/a"}}},
           "b":{"properties":{"x":{"$ref":"#/$defs/b"},"y":{"$ref":"#/$defs/b"}}}}})",
-      // Ways to read "[[[[" that double with each bracket.
+      // Derivations of "[[[[" that double with each bracket.
       R"({"anyOf":[{"type":"array","items":{"$ref":"#"},"minItems":1},
           {"type":"array","items":{"$ref":"#"},"maxItems":3}]})",
       R"({"type":"array","maxItems":20000,"minItems":20000,"items":{"type":"array","minItems":20000,
@@ -337,7 +337,7 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
   }
 }
 
-TEST(JsonGrammar, WhatNothingMeetsIsLeftOutEachTime) {
+TEST(JsonGrammar, UnmetAlternativesAreLeftOutEachTime) {
   const auto grammar = GrammarOf(
       R"({"type":"object","properties":{"a":{"$ref":"#/$defs/n"},"b":{"$ref":"#/$defs/n"}},
           "$defs":{"n":{"type":"string","enum":[]}}})");

@@ -32,10 +32,10 @@ using ::testing::StartsWith;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// Answers /echo with what it was asked; keeps all else for the test.
+// Answers /echo with the request's body; queues all other requests for the test.
 class HttpServerTest : public ::testing::Test {
  protected:
-  struct Asked {
+  struct PendingRequest {
     HttpRequest request;
     std::shared_ptr<HttpResponder> responder;
   };
@@ -47,7 +47,7 @@ class HttpServerTest : public ::testing::Test {
         return;
       }
       absl::MutexLock lock(mu_);
-      asked_.push_back({std::move(request), std::move(responder)});
+      pending_.push_back({std::move(request), std::move(responder)});
     };
     options.error = [](int status, const std::string& words) {
       return HttpResponse{.status = status, .content_type = "text/plain", .body = words};
@@ -57,15 +57,15 @@ class HttpServerTest : public ::testing::Test {
     server_ = *std::move(server);
   }
   uint16_t port() const { return server_->port(); }
-  Asked Next() {
+  PendingRequest Next() {
     absl::MutexLock lock(mu_);
-    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !asked_.empty(); };
+    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !pending_.empty(); };
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&there), kLong));
-    Asked asked = std::move(asked_.front());
-    asked_.pop_front();
-    return asked;
+    PendingRequest pending = std::move(pending_.front());
+    pending_.pop_front();
+    return pending;
   }
-  // Somebody else is served all the while.
+  // Other clients are served all the while.
   void ExpectServes() {
     HttpClient other(port());
     ASSERT_TRUE(other.Post("/echo", "still here"));
@@ -73,7 +73,7 @@ class HttpServerTest : public ::testing::Test {
   }
 
   absl::Mutex mu_;
-  std::deque<Asked> asked_ ABSL_GUARDED_BY(mu_);
+  std::deque<PendingRequest> pending_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -82,16 +82,16 @@ TEST_F(HttpServerTest, GivesTheHandlerTheWholeRequest) {
   HttpClient client(port());
   client.Send(
       "POST /a/b?c=d HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine-7\r\nContent-Length: 3\r\n\r\nabc");
-  Asked asked = Next();
-  EXPECT_EQ(asked.request.method, "POST");
-  EXPECT_EQ(asked.request.path, "/a/b");
-  EXPECT_EQ(asked.request.query, "c=d");
-  EXPECT_EQ(asked.request.id, "mine-7");
-  EXPECT_EQ(asked.request.client, "127.0.0.1");
-  EXPECT_TRUE(asked.request.to_loopback);
-  EXPECT_EQ(asked.request.Header("host"), "x");
-  EXPECT_EQ(asked.request.body, "abc");
-  asked.responder->Answer({.status = 201, .headers = {{"X-More", "1"}}, .body = "{}"});
+  PendingRequest pending = Next();
+  EXPECT_EQ(pending.request.method, "POST");
+  EXPECT_EQ(pending.request.path, "/a/b");
+  EXPECT_EQ(pending.request.query, "c=d");
+  EXPECT_EQ(pending.request.id, "mine-7");
+  EXPECT_EQ(pending.request.client, "127.0.0.1");
+  EXPECT_TRUE(pending.request.to_loopback);
+  EXPECT_EQ(pending.request.Header("host"), "x");
+  EXPECT_EQ(pending.request.body, "abc");
+  pending.responder->Answer({.status = 201, .headers = {{"X-More", "1"}}, .body = "{}"});
   const HttpReply reply = client.Read();
   EXPECT_EQ(reply.status, 201);
   EXPECT_EQ(reply.body, "{}");
@@ -121,7 +121,7 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   }
 }
 
-TEST_F(HttpServerTest, ReadsChunkedBodiesAndThoseThatAskFirst) {
+TEST_F(HttpServerTest, ReadsChunkedBodiesAndThoseAfterContinue) {
   Start();
   HttpClient client(port());
   client.Send(
@@ -135,16 +135,16 @@ TEST_F(HttpServerTest, ReadsChunkedBodiesAndThoseThatAskFirst) {
   EXPECT_EQ(client.Read().body, "hi");
 }
 
-// The time for an answer begins with it, not with the "100 Continue" long before.
-TEST_F(HttpServerTest, AnswersLateToThoseThatAskFirst) {
+// The time for a response begins with it, not with the "100 Continue" long before.
+TEST_F(HttpServerTest, AnswersLateAfterContinue) {
   Start({.write_ms = 100});
   HttpClient client(port());
   client.Send("POST /x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
   EXPECT_EQ(client.ReadHead().status, 100);
   client.Send("hi");
-  Asked asked = Next();
+  PendingRequest pending = Next();
   absl::SleepFor(absl::Milliseconds(500));
-  asked.responder->Answer({.body = "late"});
+  pending.responder->Answer({.body = "late"});
   EXPECT_EQ(client.Read().body, "late");
   EXPECT_EQ(server_->stats().dropped, 0u);
 }
@@ -155,9 +155,9 @@ TEST_F(HttpServerTest, HeadHasNoBody) {
   client.Send(
       "HEAD /x HTTP/1.1\r\nHost: x\r\n\r\nPOST /echo HTTP/1.1\r\nHost: x\r\n"
       "Content-Length: 1\r\n\r\na");
-  Asked asked = Next();
-  EXPECT_EQ(asked.request.method, "GET");
-  asked.responder->Answer({.body = "long"});
+  PendingRequest pending = Next();
+  EXPECT_EQ(pending.request.method, "GET");
+  pending.responder->Answer({.body = "long"});
   const HttpReply head = client.ReadHead();
   EXPECT_EQ(head.Header("content-length"), "4");
   EXPECT_EQ(client.Read().body, "a");
@@ -167,14 +167,14 @@ TEST_F(HttpServerTest, StreamsEachPieceAtOnce) {
   Start();
   HttpClient client(port());
   client.Get("/stream");
-  Asked asked = Next();
-  asked.responder->Begin({.content_type = "text/event-stream"});
+  PendingRequest pending = Next();
+  pending.responder->Begin({.content_type = "text/event-stream"});
   EXPECT_EQ(client.ReadHead().Header("transfer-encoding"), "chunked");
   for (const char* piece : {"data: 1\n\n", "data: 2\n\n"}) {
-    asked.responder->Write(piece);
+    pending.responder->Write(piece);
     EXPECT_EQ(client.ReadChunk(), piece);
   }
-  asked.responder->End();
+  pending.responder->End();
   EXPECT_EQ(client.ReadChunk(), "");
   client.Post("/echo", "next");
   EXPECT_EQ(client.Read().body, "next");
@@ -184,44 +184,44 @@ TEST_F(HttpServerTest, AnOldClientsStreamEndsWithItsConnection) {
   Start();
   HttpClient client(port());
   client.Send("GET /stream HTTP/1.0\r\n\r\n");
-  Asked asked = Next();
-  asked.responder->Begin({.body = "a"});
-  asked.responder->Write("b");
-  asked.responder->End();
+  PendingRequest pending = Next();
+  pending.responder->Begin({.body = "a"});
+  pending.responder->Write("b");
+  pending.responder->End();
   EXPECT_THAT(client.ReadHead().head, ::testing::Not(HasSubstr("chunked")));
   EXPECT_EQ(client.ReadToEnd(), "ab");
 }
 
-TEST_F(HttpServerTest, TellsWhenTheClientHasGone) {
+TEST_F(HttpServerTest, ReportsThatTheClientHasGone) {
   Start();
   absl::Notification gone;
   HttpClient client(port());
   client.Get("/stream");
-  Asked asked = Next();
-  asked.responder->OnGone([&] { gone.Notify(); });
-  asked.responder->Begin({});
+  PendingRequest pending = Next();
+  pending.responder->OnGone([&] { gone.Notify(); });
+  pending.responder->Begin({});
   client.Close();
   EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kLong));
-  asked.responder->Write("nobody reads this");
-  asked.responder->End();
+  pending.responder->Write("nobody reads this");
+  pending.responder->End();
 }
 
-TEST_F(HttpServerTest, SaysNothingOfAClientThatGoesAfterItsAnswer) {
+TEST_F(HttpServerTest, DoesNotReportAClientThatGoesAfterItsResponse) {
   Start();
   bool gone = false;
   {
     HttpClient client(port());
     client.Get("/x");
-    Asked asked = Next();
-    asked.responder->OnGone([&] { gone = true; });
-    asked.responder->Answer({.body = "x"});
+    PendingRequest pending = Next();
+    pending.responder->OnGone([&] { gone = true; });
+    pending.responder->Answer({.body = "x"});
     EXPECT_EQ(client.Read().body, "x");
   }
   server_.reset();
   EXPECT_FALSE(gone);
 }
 
-TEST_F(HttpServerTest, WhatIsNotAnsweredIsAnError) {
+TEST_F(HttpServerTest, AnUnansweredRequestIsAnError) {
   Start();
   HttpClient client(port());
   client.Get("/x");
@@ -290,7 +290,7 @@ TEST_F(HttpServerTest, WhatDecidesWhoIsLetInIsSaidOnce) {
         "Host: a\r\nX-Api-Key: x\r\nx-api-key: y\r\n",
         "Host: a\r\nAuthorization: Bearer x\r\nAuthorization: Bearer y\r\n"}) {
     HttpClient client(port());
-    // The body does not come: it is not waited for.
+    // The server does not wait for the body, which never comes.
     client.Send(absl::StrCat("POST /echo HTTP/1.1\r\n", header, "Content-Length: 5\r\n\r\n"));
     const HttpReply reply = client.Read();
     EXPECT_EQ(reply.status, 400) << header;
@@ -314,15 +314,15 @@ TEST_F(HttpServerTest, MemoryOfLargeRequestsIsGivenBackWhenTheyHaveEnded) {
   EXPECT_EQ(client.Read().status, 200);
   EXPECT_EQ(given_back, 0);
   ASSERT_TRUE(client.Post("/kept", std::string(2 << 20, 'a')));
-  Asked asked = Next();
+  PendingRequest pending = Next();
   ASSERT_TRUE(client.Post("/echo", std::string(10, 'a')));
-  EXPECT_EQ(given_back, 0);  // it is still under way
-  asked.responder->Answer({.body = "{}"});
-  asked = {};
+  EXPECT_EQ(given_back, 0);  // the request is still in progress
+  pending.responder->Answer({.body = "{}"});
+  pending = {};
   EXPECT_TRUE(once.WaitForNotificationWithTimeout(kLong));
 }
 
-TEST_F(HttpServerTest, WhoSendsTooSlowlyIsDropped) {
+TEST_F(HttpServerTest, ASlowSenderIsDropped) {
   Start({.header_ms = 100, .body_ms = 100});
   HttpClient header(port()), body(port());
   header.Send("GET /x HT");
@@ -353,57 +353,57 @@ TEST_F(HttpServerTest, QuietConnectionsAreClosed) {
   EXPECT_EQ(never.ReadToEnd(), "");
 }
 
-TEST_F(HttpServerTest, WhoNeverReadsAStreamIsDroppedWhenItsQueueIsFull) {
+TEST_F(HttpServerTest, AClientThatReadsNoStreamIsDroppedWhenItsQueueIsFull) {
   Start();
   HttpClient client(port(), {.receive_buffer_bytes = 4096});
   client.Get("/stream");
-  Asked asked = Next();
+  PendingRequest pending = Next();
   absl::Notification gone;
-  asked.responder->OnGone([&] { gone.Notify(); });
-  asked.responder->Begin({});
+  pending.responder->OnGone([&] { gone.Notify(); });
+  pending.responder->Begin({});
   const std::string piece(64 * 1024, 'a');
-  // What fits into the queue and the kernel, many times over.
-  for (int i = 0; i < 1000 && !gone.HasBeenNotified(); ++i) asked.responder->Write(piece);
+  // Many times the bytes that fit into the queue and the kernel.
+  for (int i = 0; i < 1000 && !gone.HasBeenNotified(); ++i) pending.responder->Write(piece);
   EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(server_->stats().dropped, 1u);
   ExpectServes();
 }
 
-TEST_F(HttpServerTest, WhoNeverReadsAnAnswerIsDroppedInTime) {
+TEST_F(HttpServerTest, AClientThatReadsNoResponseIsDroppedInTime) {
   Start({.write_ms = 100});
   HttpClient client(port(), {.receive_buffer_bytes = 4096});
   client.Get("/x");
-  Asked asked = Next();
+  PendingRequest pending = Next();
   absl::Notification gone;
-  asked.responder->Begin({});
-  asked.responder->OnGone([&] { gone.Notify(); });
-  asked.responder->Write(std::string(kHttpOutboxBytesMax - 4096, 'a'));
+  pending.responder->Begin({});
+  pending.responder->OnGone([&] { gone.Notify(); });
+  pending.responder->Write(std::string(kHttpOutboxBytesMax - 4096, 'a'));
   EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kLong));
   ExpectServes();
 }
 
-TEST_F(HttpServerTest, TheQuietestGivesRoomAndABusyOneStays) {
+TEST_F(HttpServerTest, TheQuietestConnectionIsClosedForANewOneAndABusyOneStays) {
   Start({.connections_max = 4});
   HttpClient busy(port());
   busy.Get("/stream");
-  Asked asked = Next();
-  asked.responder->Begin({});
+  PendingRequest pending = Next();
+  pending.responder->Begin({});
   busy.ReadHead();
   std::vector<std::unique_ptr<HttpClient>> quiet;
   for (int i = 0; i < 20; ++i) quiet.push_back(std::make_unique<HttpClient>(port()));
   ExpectServes();
-  asked.responder->Write("still here");
+  pending.responder->Write("still here");
   EXPECT_EQ(busy.ReadChunk(), "still here");
   EXPECT_EQ(quiet[0]->ReadToEnd(), "");
 }
 
-TEST_F(HttpServerTest, WhereAllAreBusyTheNextIsRefusedWithAWord) {
+TEST_F(HttpServerTest, WhenAllAreBusyTheNextGetsAResponse) {
   Start({.connections_max = 2});
   HttpClient first(port()), second(port());
   first.Get("/x");
-  const Asked asked_first = Next();
+  const PendingRequest first_pending = Next();
   second.Get("/x");
-  const Asked asked_second = Next();
+  const PendingRequest second_pending = Next();
   HttpClient third(port());
   const HttpReply reply = third.Read();
   EXPECT_EQ(reply.status, 503);
@@ -411,11 +411,11 @@ TEST_F(HttpServerTest, WhereAllAreBusyTheNextIsRefusedWithAWord) {
   EXPECT_EQ(server_->stats().refused, 1u);
 }
 
-TEST_F(HttpServerTest, WhoIsRefusedReadsWhyThoughItHasSentMuch) {
+TEST_F(HttpServerTest, ARefusedClientReadsTheReasonThoughItHasSentMuch) {
   Start({.connections_max = 1});
   HttpClient busy(port());
   busy.Get("/x");
-  const Asked asked = Next();
+  const PendingRequest pending = Next();
   for (int i = 0; i < 20; ++i) {
     HttpClient refused(port());
     refused.Post("/echo", std::string(1000, 'a'));
@@ -425,7 +425,7 @@ TEST_F(HttpServerTest, WhoIsRefusedReadsWhyThoughItHasSentMuch) {
   }
 }
 
-TEST_F(HttpServerTest, WhoAsksSlowlyGivesRoomAfterWhoAsksNothing) {
+TEST_F(HttpServerTest, ASlowHeaderIsClosedAfterAnIdleConnection) {
   Start({.connections_max = 2});
   HttpClient slow(port()), quiet(port());
   slow.Send("GET /x HT");
@@ -433,13 +433,13 @@ TEST_F(HttpServerTest, WhoAsksSlowlyGivesRoomAfterWhoAsksNothing) {
   EXPECT_EQ(quiet.Read().body, "a");
   HttpClient third(port());
   third.Get("/x");
-  const Asked asked = Next();
+  const PendingRequest pending = Next();
   EXPECT_EQ(quiet.ReadToEnd(), "");
   ExpectServes();
   EXPECT_EQ(slow.ReadToEnd(), "");
 }
 
-TEST_F(HttpServerTest, BodiesThatDoNotComeWholeGiveRoomToOthers) {
+TEST_F(HttpServerTest, IncompleteBodiesAreDroppedForOthers) {
   Start({});
   std::vector<std::unique_ptr<HttpClient>> slow;
   const std::string most(kHttpBodyBytesMax - 1, 'a');
@@ -453,43 +453,42 @@ TEST_F(HttpServerTest, BodiesThatDoNotComeWholeGiveRoomToOthers) {
   EXPECT_EQ(other.Read().status, 200);
 }
 
-TEST_F(HttpServerTest, AQuietStreamIsKeptOpenByWhatItSays) {
+TEST_F(HttpServerTest, AQuietStreamIsKeptOpenByItsComment) {
   Start({.quiet_ms = 20});
   HttpClient client(port());
   client.Get("/stream");
-  Asked asked = Next();
-  asked.responder->Begin({.body = "begun", .when_quiet = ": waiting\n\n"});
+  PendingRequest pending = Next();
+  pending.responder->Begin({.body = "begun", .when_quiet = ": waiting\n\n"});
   client.ReadHead();
   EXPECT_EQ(client.ReadChunk(), "begun");
   EXPECT_EQ(client.ReadChunk(), ": waiting\n\n");
   EXPECT_EQ(client.ReadChunk(), ": waiting\n\n");
-  asked.responder->Write("piece");
-  asked.responder->End();
+  pending.responder->Write("piece");
+  pending.responder->End();
   std::string chunk = client.ReadChunk();
   while (chunk == ": waiting\n\n") chunk = client.ReadChunk();
   EXPECT_EQ(chunk, "piece");
   chunk = client.ReadChunk();
   while (chunk == ": waiting\n\n") chunk = client.ReadChunk();
   EXPECT_EQ(chunk, "");
-  // The next stream of the connection says nothing of the kind: it is asked for more often than the
-  // server looks, and only its own bytes come.
+  // The next stream of the connection has no such comment: only its own bytes come.
   client.Get("/stream");
-  asked = Next();
-  asked.responder->Begin({.body = "next"});
+  pending = Next();
+  pending.responder->Begin({.body = "next"});
   client.ReadHead();
   EXPECT_EQ(client.ReadChunk(), "next");
   ExpectServes();
-  asked.responder->End();
+  pending.responder->End();
   EXPECT_EQ(client.ReadChunk(), "");
 }
 
-TEST_F(HttpServerTest, WithoutFreeDescriptorsItWaitsAndGoesOn) {
+TEST_F(HttpServerTest, WithoutFreeDescriptorsAcceptingPausesAndResumes) {
   Start();
   std::vector<std::unique_ptr<HttpClient>> clients;
   HttpClient quiet(port());
   quiet.Post("/echo", "a");
   EXPECT_EQ(quiet.Read().body, "a");
-  // Sockets of clients first; then nobody gets another descriptor.
+  // Opens the clients' sockets first; then no further descriptor is free.
   std::vector<int> sockets;
   for (int i = 0; i < 4; ++i) sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
   rlimit limit = {};
@@ -507,7 +506,7 @@ TEST_F(HttpServerTest, WithoutFreeDescriptorsItWaitsAndGoesOn) {
   setrlimit(RLIMIT_NOFILE, &limit);
   EXPECT_GE(failures, 2u);
   EXPECT_LE(failures, 2 + absl::ToInt64Milliseconds(absl::Now() - since) / 50);  // it does not spin
-  EXPECT_EQ(quiet.ReadToEnd(), "");  // who is quiet gives way
+  EXPECT_EQ(quiet.ReadToEnd(), "");  // the quiet connection is closed
   for (const auto& client : clients) {
     EXPECT_TRUE(client->Post("/echo", "b"));
     EXPECT_EQ(client->Read().body, "b");
@@ -523,18 +522,18 @@ TEST_F(HttpServerTest, AThousandStreamsAtATime) {
   setrlimit(RLIMIT_NOFILE, &limit);
   Start();
   std::vector<std::unique_ptr<HttpClient>> clients;
-  std::vector<Asked> asked;
+  std::vector<PendingRequest> pending;
   for (int i = 0; i < kStreams; ++i) {
     clients.push_back(std::make_unique<HttpClient>(port()));
     ASSERT_TRUE(clients.back()->connected());
     clients.back()->Get("/stream");
-    asked.push_back(Next());
-    asked.back().responder->Begin({});
+    pending.push_back(Next());
+    pending.back().responder->Begin({});
   }
   for (int piece = 0; piece < 5; ++piece) {
-    for (Asked& each : asked) each.responder->Write(absl::StrCat("piece ", piece));
+    for (PendingRequest& each : pending) each.responder->Write(absl::StrCat("piece ", piece));
   }
-  for (Asked& each : asked) each.responder->End();
+  for (PendingRequest& each : pending) each.responder->End();
   for (const auto& client : clients) {
     EXPECT_EQ(client->Read().body, "piece 0piece 1piece 2piece 3piece 4");
   }
@@ -544,15 +543,15 @@ TEST_F(HttpServerTest, RespondersMayOutliveTheServer) {
   Start();
   HttpClient client(port());
   client.Get("/stream");
-  Asked asked = Next();
+  PendingRequest pending = Next();
   absl::Notification gone;
-  asked.responder->OnGone([&] { gone.Notify(); });
-  asked.responder->Begin({});
+  pending.responder->OnGone([&] { gone.Notify(); });
+  pending.responder->Begin({});
   server_.reset();
   EXPECT_TRUE(gone.HasBeenNotified());
-  asked.responder->Write("x");
-  asked.responder->Run([] { ADD_FAILURE() << "runs after the server's end"; });
-  asked.responder->End();
+  pending.responder->Write("x");
+  pending.responder->Run([] { ADD_FAILURE() << "runs after the server's end"; });
+  pending.responder->End();
 }
 
 TEST(HttpServer, APortThatIsTakenIsUnavailable) {

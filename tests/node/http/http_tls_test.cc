@@ -200,14 +200,14 @@ TEST_F(HttpTlsTest, LargeBodiesAndStreamsPassWhole) {
   EXPECT_EQ(std::count(stream.begin(), stream.end(), 'x'), 500'000 + 2);  // "text", "x-request-id"
 }
 
-TEST_F(HttpTlsTest, WhatIsOlderThanTls12IsRefused) {
+TEST_F(HttpTlsTest, VersionsBeforeTls12AreRefused) {
   Start();
   TlsClient client(server_->port(),
                    {.authority = pair_.certificate, .version_max = TLS1_1_VERSION});
   EXPECT_FALSE(client.connected());
 }
 
-TEST_F(HttpTlsTest, WhoSpeaksPlainHttpIsToldSo) {
+TEST_F(HttpTlsTest, AClientWithPlainHttpGetsAnError) {
   Start();
   HttpClient client(server_->port());
   ASSERT_TRUE(client.Get("/"));
@@ -217,14 +217,14 @@ TEST_F(HttpTlsTest, WhoSpeaksPlainHttpIsToldSo) {
   EXPECT_EQ(client.ReadToEnd(), "");
 }
 
-TEST_F(HttpTlsTest, WhoTalksNonsenseIsClosed) {
+TEST_F(HttpTlsTest, AMalformedHandshakeIsClosed) {
   Start();
   HttpClient client(server_->port());
   ASSERT_TRUE(client.Send("SSH-2.0-OpenSSH_9.9\r\n"));
   EXPECT_THAT(client.ReadToEnd(), ::testing::Not(HasSubstr("HTTP")));
 }
 
-TEST_F(HttpTlsTest, WhoSaysNothingIsClosedAfterTheTimeAndOthersAreServed) {
+TEST_F(HttpTlsTest, ASilentClientIsClosedInTimeAndOthersAreServed) {
   HttpServer::Options options;
   options.handshake_ms = 3'000;  // which a good one needs a part of
   Start(options);
@@ -254,7 +254,7 @@ TEST_F(HttpTlsTest, HandshakesInASecondAreBounded) {
   EXPECT_THAT(log.Lines("does not get in"), ::testing::SizeIs(1));
 }
 
-TEST_F(HttpTlsTest, RequestsHaveTheBoundsThatTheyHaveWithout) {
+TEST_F(HttpTlsTest, RequestsHaveTheSameBoundsAsWithoutTls) {
   HttpServer::Options options;
   options.header_ms = 200;
   Start(options);

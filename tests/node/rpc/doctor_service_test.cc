@@ -1,4 +1,4 @@
-// The doctor's questions, asked of a node in this process.
+// The doctor's calls to a node in this process.
 #include "node/rpc/doctor_service.h"
 
 #include <memory>
@@ -34,21 +34,21 @@ class DoctorServiceTest : public ::testing::Test {
   std::unique_ptr<wire::Doctor::Stub> stub_ = wire::Doctor::NewStub(MakeChannel(node_.address()));
 };
 
-TEST_F(DoctorServiceTest, ConnectsToNodesItKnowsAndTellsWhoAnswers) {
+TEST_F(DoctorServiceTest, ConnectsToKnownNodesAndIdentifiesThem) {
   const wire::ReachResult result = Reach(node_.address(), /*identify=*/true);
   EXPECT_EQ(result.outcome(), wire::ReachResult::CONNECTED) << result.error();
   EXPECT_EQ(result.who().cluster(), testing::RunningNode::Cluster());
   EXPECT_EQ(result.who().node_id().size(), 16u);
 }
 
-TEST_F(DoctorServiceTest, ConnectsToNobodyElse) {
+TEST_F(DoctorServiceTest, ConnectsToKnownHostsOnly) {
   EXPECT_EQ(Reach("203.0.113.7:80", false).outcome(), wire::ReachResult::NOT_ALLOWED);
   EXPECT_EQ(Reach("example.invalid:80", false).outcome(), wire::ReachResult::NOT_ALLOWED);
   EXPECT_EQ(Reach("nonsense", false).outcome(), wire::ReachResult::NOT_ALLOWED);
 }
 
-TEST_F(DoctorServiceTest, AQuestionForAnotherNodeIsNotAnsweredHere) {
-  const auto ask = [this](const std::string& node, bool forwarded) {
+TEST_F(DoctorServiceTest, ACallForAnotherNodeIsNotAnsweredHere) {
+  const auto call = [this](const std::string& node, bool forwarded) {
     grpc::ClientContext context;
     if (forwarded) context.AddMetadata("strata-forwarded", "1");
     wire::ReadClockRequest request;
@@ -57,11 +57,11 @@ TEST_F(DoctorServiceTest, AQuestionForAnotherNodeIsNotAnsweredHere) {
     return stub_->ReadClock(&context, request, &response).error_code();
   };
   const std::string own = Reach(node_.address(), /*identify=*/true).who().node_id();
-  EXPECT_EQ(ask(own, false), grpc::StatusCode::OK);
-  EXPECT_EQ(ask(own, true), grpc::StatusCode::OK);
-  EXPECT_EQ(ask(std::string(16, 'x'), false), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(ask(std::string(16, 'x'), true), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(ask("short", false), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(call(own, false), grpc::StatusCode::OK);
+  EXPECT_EQ(call(own, true), grpc::StatusCode::OK);
+  EXPECT_EQ(call(std::string(16, 'x'), false), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(call(std::string(16, 'x'), true), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(call("short", false), grpc::StatusCode::NOT_FOUND);
 }
 
 TEST_F(DoctorServiceTest, RefusesTooManyAddresses) {
@@ -75,7 +75,7 @@ TEST_F(DoctorServiceTest, RefusesTooManyAddresses) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(DoctorServiceTest, ADoorIsOpenUntilItIsLetGo) {
+TEST_F(DoctorServiceTest, ADoorIsOpenUntilItIsReleased) {
   NodeFacts facts;
   std::unique_ptr<OpenedDoor> door;
   AskNode({node_.address()}, /*through=*/"", &facts, &door);
@@ -116,7 +116,7 @@ TEST_F(DoctorServiceTest, CallsAboveTheBoundAreRefused) {
   for (const auto& door : doors) static_cast<void>(door->Finish());
 }
 
-TEST(CheckReach, TellsHowConnectionsFail) {
+TEST(CheckReach, ReportsHowConnectionsFail) {
   const std::vector<wire::ReachResult> results =
       CheckReach({ReachTargetOf("no-such-host.invalid:80", true), ReachTargetOf("nonsense", true)},
                  {.connect_ms = 100, .identify_ms = 100, .cancelled = nullptr});

@@ -12,59 +12,59 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(EventWriter, WhoDoesNotReadHoldsNothingUpAndHearsTheNewest) {
-  absl::Notification asked, reads;
-  std::vector<std::string> told;
+TEST(EventWriter, ASlowClientDelaysNoWriterAndGetsTheNewestEvents) {
+  absl::Notification writing, reads;
+  std::vector<std::string> written;
   EventWriter<std::string> writer([&](const std::string& event) {
-    if (told.empty()) {
-      asked.Notify();
+    if (written.empty()) {
+      writing.Notify();
       reads.WaitForNotification();
     }
-    told.push_back(event);
+    written.push_back(event);
     return true;
   });
-  EXPECT_TRUE(writer.Tell("note"));
-  asked.WaitForNotification();
+  EXPECT_TRUE(writer.Write("note"));
+  writing.WaitForNotification();
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_TRUE(writer.Tell("stage 0: " + std::to_string(i), 0));
-    EXPECT_TRUE(writer.Tell("stage 1: " + std::to_string(i), 1));
+    EXPECT_TRUE(writer.Write("stage 0: " + std::to_string(i), 0));
+    EXPECT_TRUE(writer.Write("stage 1: " + std::to_string(i), 1));
   }
-  EXPECT_TRUE(writer.Tell("placed"));
-  EXPECT_TRUE(writer.Tell("stage 1: of another plan", 1));
+  EXPECT_TRUE(writer.Write("placed"));
+  EXPECT_TRUE(writer.Write("stage 1: of another plan", 1));
   reads.Notify();
   writer.Finish();
-  EXPECT_THAT(told, ElementsAre("note", "stage 0: 999", "placed", "stage 1: of another plan"));
+  EXPECT_THAT(written, ElementsAre("note", "stage 0: 999", "placed", "stage 1: of another plan"));
 }
 
-TEST(EventWriter, ManyNotesAreBounded) {
-  absl::Notification asked, reads;
-  size_t told = 0;
+TEST(EventWriter, PendingEventsAreBounded) {
+  absl::Notification writing, reads;
+  size_t written = 0;
   EventWriter<std::string> writer([&](const std::string&) {
-    if (told++ == 0) {
-      asked.Notify();
+    if (written++ == 0) {
+      writing.Notify();
       reads.WaitForNotification();
     }
     return true;
   });
-  EXPECT_TRUE(writer.Tell("first"));
-  asked.WaitForNotification();
-  for (size_t i = 0; i < 2 * kEventsPendingMax; ++i) EXPECT_TRUE(writer.Tell("more"));
+  EXPECT_TRUE(writer.Write("first"));
+  writing.WaitForNotification();
+  for (size_t i = 0; i < 2 * kEventsPendingMax; ++i) EXPECT_TRUE(writer.Write("more"));
   reads.Notify();
   writer.Finish();
-  EXPECT_EQ(told, 1 + kEventsPendingMax);
+  EXPECT_EQ(written, 1 + kEventsPendingMax);
 }
 
-TEST(EventWriter, WhoHasGoneIsToldNothingMore) {
-  size_t told = 0;
+TEST(EventWriter, WritesNothingMoreOnceTheClientHasGone) {
+  size_t written = 0;
   EventWriter<std::string> writer([&](const std::string&) {
-    ++told;
+    ++written;
     return false;
   });
-  EXPECT_TRUE(writer.Tell("note"));
-  while (writer.Tell("more", 0)) {
+  EXPECT_TRUE(writer.Write("note"));
+  while (writer.Write("more", 0)) {
   }
   writer.Finish();
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(written, 1);
 }
 
 }  // namespace

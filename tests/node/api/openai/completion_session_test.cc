@@ -1,4 +1,4 @@
-// A request for texts, with a source that says what a test wants.
+// A completion request, with a source whose output a test chooses.
 #include "node/api/openai/completion_session.h"
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Answered final : public HttpResponder {
+class RecordingResponder final : public HttpResponder {
  public:
   void Answer(HttpResponse response) override { body = std::move(response.body); }
   void Begin(HttpResponse head) override { body = std::move(head.body); }
@@ -39,15 +39,15 @@ class Control final : public GenerationHandle {
   int cancelled = 0, finished = 0;
 };
 
-// Says the pieces of its text before whoever asked has the control, as a cached prompt may.
-class HastySource final : public GenerationSource {
+// Emits its output before the caller has the control, as a cached prompt may.
+class EarlySource final : public GenerationSource {
  public:
-  explicit HastySource(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+  explicit EarlySource(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
 
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest&,
-                                             std::shared_ptr<GenerationSink> text,
+                                             std::shared_ptr<GenerationSink> to,
                                              GenerateOptions) override {
-    sink = std::move(text);
+    sink = std::move(to);
     sink->OnStarted({1, 2});
     for (const std::string& piece : pieces_) {
       wire::SampledToken token;
@@ -64,7 +64,7 @@ class HastySource final : public GenerationSource {
   const std::vector<std::string> pieces_;
 };
 
-CompletionSession::Options Stopped(const std::string& stop) {
+CompletionSession::Options OptionsWithStop(const std::string& stop) {
   CompletionSession::Options options;
   options.request.prompts = {{.text = "Hi"}};
   options.request.stops = {stop};
@@ -73,29 +73,30 @@ CompletionSession::Options Stopped(const std::string& stop) {
   return options;
 }
 
-TEST(CompletionSession, AStopStringThatComesAtOnceEndsTheText) {
-  HastySource source({"one", "\n", "two"});
-  const auto answered = std::make_shared<Answered>();
-  CompletionSession::Start(&source, Stopped("\n"), answered, std::make_shared<ApiCounters>());
+TEST(CompletionSession, AnImmediateStopStringEndsTheGeneration) {
+  EarlySource source({"one", "\n", "two"});
+  const auto responder = std::make_shared<RecordingResponder>();
+  CompletionSession::Start(&source, OptionsWithStop("\n"), responder,
+                           std::make_shared<ApiCounters>());
   EXPECT_EQ(source.control->finished, 1);
   source.sink->OnEnd(absl::OkStatus(), FinishReason::kEndOfGeneration, {});
-  EXPECT_THAT(answered->body, HasSubstr("\"text\":\"one\""));
-  EXPECT_THAT(answered->body, HasSubstr("\"finish_reason\":\"stop\""));
+  EXPECT_THAT(responder->body, HasSubstr("\"text\":\"one\""));
+  EXPECT_THAT(responder->body, HasSubstr("\"finish_reason\":\"stop\""));
 }
 
 TEST(CompletionSession, TextOffsetsCountCharactersAlsoInAStream) {
   for (const bool stream : {false, true}) {
-    HastySource source({"\u2014", "ar", "\xF0\x9F", "\x98", "\x80", "\u00e9!"});
-    CompletionSession::Options options = Stopped("END");
+    EarlySource source({"\u2014", "ar", "\xF0\x9F", "\x98", "\x80", "\u00e9!"});
+    CompletionSession::Options options = OptionsWithStop("END");
     options.request.stream = stream;
     options.request.logprobs = true;
-    const auto answered = std::make_shared<Answered>();
-    CompletionSession::Start(&source, std::move(options), answered,
+    const auto responder = std::make_shared<RecordingResponder>();
+    CompletionSession::Start(&source, std::move(options), responder,
                              std::make_shared<ApiCounters>());
     source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
     std::vector<uint64_t> offsets;
-    std::vector<std::string> events = {answered->body};
-    if (stream) events = absl::StrSplit(answered->body, "\n\n");
+    std::vector<std::string> events = {responder->body};
+    if (stream) events = absl::StrSplit(responder->body, "\n\n");
     for (absl::string_view event : events) {
       absl::ConsumePrefix(&event, "data: ");
       const auto json = nlohmann::json::parse(event, nullptr, false);
@@ -108,35 +109,36 @@ TEST(CompletionSession, TextOffsetsCountCharactersAlsoInAStream) {
 }
 
 TEST(CompletionSession, TextOffsetsOfAnEchoCountItsPrompt) {
-  HastySource source({"a", "b"});
-  CompletionSession::Options options = Stopped("END");
+  EarlySource source({"a", "b"});
+  CompletionSession::Options options = OptionsWithStop("END");
   options.request.prompts = {{.text = "\u00e4\u20ac"}};
   options.request.echo = options.request.logprobs = true;
-  const auto answered = std::make_shared<Answered>();
-  CompletionSession::Start(&source, std::move(options), answered, std::make_shared<ApiCounters>());
+  const auto responder = std::make_shared<RecordingResponder>();
+  CompletionSession::Start(&source, std::move(options), responder, std::make_shared<ApiCounters>());
   source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
-  EXPECT_THAT(answered->body, HasSubstr("\"text_offset\":[2,3]"));
+  EXPECT_THAT(responder->body, HasSubstr("\"text_offset\":[2,3]"));
 }
 
-TEST(CompletionSession, SaysWhichStopTokenEndedTheText) {
-  HastySource source({"one"});
-  CompletionSession::Options options = Stopped("END");
+TEST(CompletionSession, ReportsTheStopTokenThatEndedTheGeneration) {
+  EarlySource source({"one"});
+  CompletionSession::Options options = OptionsWithStop("END");
   options.request.sampler.add_stop_tokens(7);
-  const auto answered = std::make_shared<Answered>();
-  CompletionSession::Start(&source, std::move(options), answered, std::make_shared<ApiCounters>());
+  const auto responder = std::make_shared<RecordingResponder>();
+  CompletionSession::Start(&source, std::move(options), responder, std::make_shared<ApiCounters>());
   source.sink->OnEnd(absl::OkStatus(), FinishReason::kEndOfGeneration, {.end_token = 7});
-  EXPECT_THAT(answered->body, HasSubstr("\"stop_reason\":7"));
+  EXPECT_THAT(responder->body, HasSubstr("\"stop_reason\":7"));
 }
 
-TEST(CompletionSession, ATextWithoutItsStopStringIsLeftAlone) {
-  HastySource source({"one", "two"});
-  const auto answered = std::make_shared<Answered>();
-  CompletionSession::Start(&source, Stopped("\n"), answered, std::make_shared<ApiCounters>());
+TEST(CompletionSession, AGenerationWithoutItsStopStringIsLeftAlone) {
+  EarlySource source({"one", "two"});
+  const auto responder = std::make_shared<RecordingResponder>();
+  CompletionSession::Start(&source, OptionsWithStop("\n"), responder,
+                           std::make_shared<ApiCounters>());
   EXPECT_EQ(source.control->finished, 0);
   source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
   EXPECT_EQ(source.control->cancelled, 0);
-  EXPECT_THAT(answered->body, HasSubstr("\"text\":\"onetwo\""));
-  EXPECT_THAT(answered->body, HasSubstr("\"finish_reason\":\"length\""));
+  EXPECT_THAT(responder->body, HasSubstr("\"text\":\"onetwo\""));
+  EXPECT_THAT(responder->body, HasSubstr("\"finish_reason\":\"length\""));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ wire::StageStatus OwnStage(uint32_t stage) {
   return status;
 }
 
-TEST(Metrics, TheTextIsAsPrometheusReadsIt) {
+TEST(Metrics, ThePageIsInPrometheusFormat) {
   MetricsView view = {.node_id = "ab", .node_name = "kitchen"};
   view.models = {Model("tiny", 'a'), Model("a \"b\"\n\\ \xFF", 'b')};
   view.stages = {OwnStage(0), OwnStage(1)};
@@ -100,7 +100,7 @@ TEST(Metrics, TheTextIsAsPrometheusReadsIt) {
   EXPECT_EQ(page.TypeOf("strata_tokens_total"), "counter");
 }
 
-TEST(Metrics, ModelsOfOneNameAreToldApart) {
+TEST(Metrics, ModelsOfOneNameAreDistinguished) {
   const Exposition page(MetricsText({.models = {Model("tiny", 'a'), Model("tiny", 'b')}}));
   EXPECT_THAT(page.problems(), IsEmpty());
   EXPECT_THAT(page.Values("strata_tokens_total", {{"model", "tiny"}}), SizeIs(2));
@@ -112,8 +112,8 @@ TEST(Metrics, ANodeWithoutModelsHasAPage) {
   EXPECT_EQ(page.Value("strata_node_info", {{"node", "attic"}}), 1);
 }
 
-// The reader finds what it is there to find.
-TEST(Exposition, FindsWhatIsWrong) {
+// The test's own parser finds malformed pages.
+TEST(Exposition, FindsMalformedPages) {
   const std::string head = "# HELP strata_a_total A.\n# TYPE strata_a_total counter\n";
   EXPECT_THAT(Exposition(head + "strata_a_total 1\n").problems(), IsEmpty());
   for (const std::string& text :

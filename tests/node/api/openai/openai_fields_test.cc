@@ -30,7 +30,7 @@ absl::Status Parse(const std::string& field, const Json& value, ApiPath path) {
   return ParseCompletion(Json({{"prompt", "Hi"}, {field, value}}).dump()).status();
 }
 
-TEST(ApiFields, WhatIsNotKeptIsRefusedByName) {
+TEST(ApiFields, UnsupportedFieldsAreRefusedByName) {
   for (const ApiField& field : ApiFields()) {
     if (field.fate != ApiFate::kRefused) continue;
     for (const ApiPath path : {ApiPath::kText, ApiPath::kChat}) {
@@ -49,7 +49,7 @@ TEST(ApiFields, WhatIsNotKeptIsRefusedByName) {
   }
 }
 
-TEST(ApiFields, WhatAsksForNothingPasses) {
+TEST(ApiFields, NeutralValuesPass) {
   for (const ApiField& field : ApiFields()) {
     if (field.fate != ApiFate::kRefused) continue;
     Json values = Json::parse(field.neutral);
@@ -67,7 +67,7 @@ TEST(ApiFields, WhatAsksForNothingPasses) {
 }
 
 // As clients send them without being asked.
-TEST(ApiFields, WhatChangesNothingPasses) {
+TEST(ApiFields, FieldsWithoutEffectPass) {
   for (const ApiField& field : ApiFields()) {
     if (field.fate != ApiFate::kNoEffect) continue;
     EXPECT_THAT(Parse(std::string(field.name), "high", ApiPath::kChat), IsOk()) << field.name;
@@ -75,7 +75,7 @@ TEST(ApiFields, WhatChangesNothingPasses) {
   EXPECT_THAT(Parse("nobody_knows_this", {1, 2}, ApiPath::kChat), IsOk());
 }
 
-TEST(ApiFields, EachIsThereOnceForAPath) {
+TEST(ApiFields, EachIsListedOnceForAPath) {
   std::set<std::pair<std::string, bool>> seen;
   for (const ApiField& field : ApiFields()) {
     for (const bool chat : {false, true}) {
@@ -90,7 +90,7 @@ TEST(ApiFields, ThePageShowsEachWithItsFate) {
   page << std::ifstream(API_PAGE).rdbuf();
   const std::string text = page.str();
   for (const ApiField& field : ApiFields()) {
-    const char* title = field.fate == ApiFate::kKept      ? "## Fields that are kept"
+    const char* title = field.fate == ApiFate::kSupported ? "## Fields that are kept"
                         : field.fate == ApiFate::kRefused ? "## Fields that are refused"
                                                           : "## Fields without effect";
     const size_t from = text.find(title);

@@ -106,7 +106,7 @@ TEST(OpenAiRequest, TheNumberOfTokensHasSeveralNames) {
   EXPECT_EQ(ParseCompletion(Completion(R"(,"max_tokens":0)"))->tokens_max, 0u);
 }
 
-TEST(OpenAiRequest, ReadsWhatOtherServersTake) {
+TEST(OpenAiRequest, ReadsFieldsOfOtherServers) {
   const auto request = ParseCompletion(Completion(
       R"(,"min_tokens":3,"stop_token_ids":[4,5],"include_stop_str_in_output":true,
       "add_special_tokens":false,"typical_p":0.9,"xtc_probability":0.5,"xtc_threshold":0.2,
@@ -129,7 +129,7 @@ TEST(OpenAiRequest, ReadsWhatOtherServersTake) {
   EXPECT_LT(sampler.logit_bias(1).bias(), -100.0f);
 }
 
-TEST(OpenAiRequest, ReadsHowTheTemplateIsToMakeThePrompt) {
+TEST(OpenAiRequest, ReadsTemplateOptions) {
   const auto request = ParseChat(
       R"({"messages":[{"role":"assistant","content":"The"}],"continue_final_message":true,
       "add_generation_prompt":false,"chat_template_kwargs":{"enable_thinking":false}})");
@@ -233,7 +233,7 @@ TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
               StatusIs(absl::StatusCode::kUnimplemented));
 }
 
-TEST(OpenAiRequest, ReadsToolsAndWhoCalledThem) {
+TEST(OpenAiRequest, ReadsToolsAndToolCalls) {
   const auto request = ParseChat(
       R"({"messages":[{"role":"user","content":"2+2?"},
       {"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",
@@ -261,7 +261,7 @@ TEST(OpenAiRequest, ATopPOfNothingIsTheLikeliestToken) {
   EXPECT_GT(request->sampler.top_p(), 0);  // to the sampler 0 is off
 }
 
-TEST(OpenAiRequest, ReadsWhatFormTheAnswerHas) {
+TEST(OpenAiRequest, ReadsOutputConstraints) {
   auto request = ParseChat(Chat(R"(,"response_format":{"type":"json_schema","json_schema":{
       "name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}})"));
   ASSERT_THAT(request, IsOk());
@@ -305,7 +305,7 @@ TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
             R"({"type":"object"})");
 }
 
-TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
+TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
   const struct {
     const char* fields;
     const char* param;
@@ -372,7 +372,7 @@ TEST(OpenAiRequest, ARefusedGrammarIsNamedOnce) {
   }
 }
 
-TEST(OpenAiRequest, WhatIsNoJsonIsRefused) {
+TEST(OpenAiRequest, InvalidJsonIsRefused) {
   for (const std::string& body :
        {std::string(), std::string("{"), std::string("[]"), std::string("\"a\""),
         std::string("{\"prompt\":\"\xFF\"}"), std::string("{\"prompt\":\"\\ud80\"}"),
@@ -381,7 +381,7 @@ TEST(OpenAiRequest, WhatIsNoJsonIsRefused) {
   }
 }
 
-TEST(OpenAiRequest, SaysWhereABodyIsNoJson) {
+TEST(OpenAiRequest, SaysWhereABodyIsInvalid) {
   const auto words = [](const std::string& body) {
     return ErrorOf(ParseCompletion(body).status())["message"].get<std::string>();
   };
@@ -407,7 +407,7 @@ TEST(OpenAiRequest, HalfACharacterIsReplacedAndTheRestIsTaken) {
   EXPECT_THAT(request, IsOk());
 }
 
-TEST(OpenAiRequest, ADeepBodyIsRefusedBeforeItTakesTheStack) {
+TEST(OpenAiRequest, ADeepBodyIsRefusedBeforeItOverflowsTheStack) {
   const std::string deep = std::string(1'000'000, '[');
   EXPECT_THAT(ParseCompletion(absl::StrCat(R"({"prompt":"a","x":)", deep)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nests")));

@@ -33,7 +33,7 @@ wire::SampledToken Token(const std::string& piece, float logprob) {
 const ApiAnswer kChat = {.chat = true, .id = "chatcmpl-1", .created_s = 7, .model = "m"};
 const ApiAnswer kCompletion = {.chat = false, .id = "cmpl-1", .created_s = 7, .model = "m"};
 
-TEST(OpenAiResponse, TheFirstPieceOfAChatSaysWhoSpeaks) {
+TEST(OpenAiResponse, TheFirstPieceOfAChatHasTheRole) {
   const Json first = EventOf(PieceEvent(kChat, {.first = true, .text = ""}, false));
   EXPECT_EQ(first["object"], "chat.completion.chunk");
   EXPECT_EQ(first["choices"][0]["delta"], Json({{"role", "assistant"}, {"content", ""}}));
@@ -55,7 +55,7 @@ TEST(OpenAiResponse, UsageComesWithoutChoices) {
   EXPECT_EQ(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
 }
 
-TEST(OpenAiResponse, WhatIsNoUtf8IsReplaced) {
+TEST(OpenAiResponse, InvalidUtf8IsReplaced) {
   const Json piece = EventOf(PieceEvent(kCompletion, {.text = "a\xFF\n"}, false));
   EXPECT_EQ(piece["choices"][0]["text"], "a\uFFFD\n");
 }
@@ -93,7 +93,7 @@ TEST(OpenAiResponse, TopLogprobsOfACompletionHaveTheTokenTaken) {
   EXPECT_EQ(top[2], Json::object({{"z", -1.0}}));
 }
 
-TEST(OpenAiResponse, SaysWhatEndedTheText) {
+TEST(OpenAiResponse, HasTheStopReason) {
   const auto reason = [](ApiPiece piece) {
     return Json::parse(
         WholeResponse(kCompletion, {std::move(piece)}, {}))["choices"][0]["stop_reason"];
@@ -103,7 +103,7 @@ TEST(OpenAiResponse, SaysWhatEndedTheText) {
   EXPECT_TRUE(reason({.text = "", .finish_reason = "stop"}).is_null());
 }
 
-TEST(OpenAiResponse, AWholeAnswerHasAllTexts) {
+TEST(OpenAiResponse, AWholeResponseHasAllChoices) {
   const Json chat =
       Json::parse(WholeResponse(kChat,
                                 {{.index = 0, .text = "x", .finish_reason = "stop"},
