@@ -22,8 +22,8 @@ namespace {
 constexpr absl::Duration kStartTime = absl::Seconds(20);
 // Limit of wall time as a multiple of the limit of processor time, for busy machines.
 constexpr int kWallTimes = 4;
-// A process that has grown by more than 1/kGrownPart of the memory limit is replaced: minja's macros
-// and contexts leak, since they hold each other.
+// A process that has grown by more than 1/kGrownPart of the memory limit is replaced: minja's
+// macros and contexts leak, since they hold each other.
 constexpr uint64_t kGrownPart = 4;
 
 // Fewer system calls for a long prompt.

@@ -136,7 +136,7 @@ class ModelPage {
       return static_cast<double>(model.scheduler.stages[stage].*field) * unit;
     });
   }
-  void Infos(const char* name, const char* help, uint64_t (wire::StageInfo::* field)() const) {
+  void Infos(const char* name, const char* help, uint64_t (wire::StageInfo::*field)() const) {
     Stages(name, kGauge, help, [field](const ModelStats& model, size_t stage) {
       if (stage >= model.stages.size()) return 0.0;
       return static_cast<double>((model.stages[stage].info().*field)());
