@@ -193,7 +193,7 @@ class ClusterRuntime final : private Discovery::Listener {
   bool logged_refused_ = false;
   std::map<NodeId, int64_t> logged_shared_ids_;  // ids, and when that was logged; a few
   std::map<std::string, int64_t> logged_names_;
-  std::set<std::string> logged_keys_;  // of other clusters; a few
+  std::set<PrintableText> logged_keys_;  // of other clusters; a few
   absl::AnyInvocable<void() &&> left_;
 
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
