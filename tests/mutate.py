@@ -100,8 +100,8 @@ DEFECTS = [
     ("tokens that a client has are generated again", GATEWAY + "resumable_generation.h",
      "    rest.mutable_generated()->Add(tokens_.begin(), tokens_.end());\n", ""),
     ("a broken connection ends a request", GATEWAY + "resumable_generation.h",
-     "if (!end.said_by_source) return end.started ? RetryDecision::kResume : RetryDecision::kRetryLater;",
-     "if (!end.said_by_source) return RetryDecision::kFinish;"),
+     "if (!end.from_source) return end.started ? RetryDecision::kResume : RetryDecision::kRetryLater;",
+     "if (!end.from_source) return RetryDecision::kFinish;"),
     ("a request starts twice for its client", GATEWAY + "resumable_generation.h",
      "    if (std::exchange(started_, true)) return;\n", "    started_ = true;\n"),
 ]

@@ -437,7 +437,7 @@ std::vector<wire::SharedId> ClusterRuntime::SharedIds() {
 std::string ClusterRuntime::WhyRefused() {
   if (!membership_.view().refused) return "";
   for (const wire::SharedId& shared : SharedIds()) {
-    if (shared.asked_is_refused()) return SharedIdText(shared);
+    if (shared.asked_is_refused()) return SharedIdMessage(shared);
   }
   return "";
 }
@@ -461,7 +461,7 @@ void ClusterRuntime::LogSharedIds() {
       continue;
     }
     logged_shared_ids_[node] = now_us;
-    LOG(WARNING) << SharedIdText(shared);
+    LOG(WARNING) << SharedIdMessage(shared);
   }
 }
 

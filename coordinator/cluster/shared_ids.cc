@@ -26,7 +26,7 @@ std::string AddressOf(const wire::ClusterNode& node) {
 
 }  // namespace
 
-std::string SharedIdText(const wire::SharedId& shared) {
+std::string SharedIdMessage(const wire::SharedId& shared) {
   const std::string name = shared.name().empty() ? ShortNodeId(shared.node_id()) : shared.name();
   std::string text =
       absl::StrCat("two machines have the id of ", name, ": ", At(shared.taken_address()),

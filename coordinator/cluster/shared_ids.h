@@ -10,7 +10,7 @@
 namespace strata {
 
 // A sentence without a dot: which of the two has the place, and what to do.
-std::string SharedIdText(const wire::SharedId& shared);
+std::string SharedIdMessage(const wire::SharedId& shared);
 
 // All shared ids in the responses, each once; a few at most. The first response counts first.
 std::vector<wire::SharedId> AllSharedIds(

@@ -81,7 +81,7 @@ class GenerationEngine final : public Pipeline::Listener {
   // Takes the request; `listener` is kept until its OnEnd. Any thread, never blocks. Returns the
   // number by which it is cancelled. kInvalidArgument: the request cannot be served by this
   // pipeline (prompt empty, too long, or with ids that are no tokens); kResourceExhausted: the
-  // queue is full (RetryAfterMs, IsOfOneClient); kUnavailable: draining or stopped; else the status
+  // queue is full (RetryAfterMs, IsClientLimit); kUnavailable: draining or stopped; else the status
   // that the pipeline broke with.
   absl::StatusOr<uint64_t> Add(GenerationRequest request,
                                std::shared_ptr<GenerationListener> listener);

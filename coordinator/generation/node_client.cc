@@ -254,7 +254,7 @@ class NodeClientImpl final : public NodeClient {
   // gRPC's words about a connection mean nothing to a user of the API.
   static absl::Status ForPeople(const grpc::Status& status) {
     absl::Status plain = FromGrpc(status);
-    if (SaidByPeer(status) || absl::IsCancelled(plain)) return plain;
+    if (IsFromPeer(status) || absl::IsCancelled(plain)) return plain;
     return absl::UnavailableError("the node does not answer");
   }
 

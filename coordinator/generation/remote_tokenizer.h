@@ -29,7 +29,7 @@ class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenize
   RemoteTokenizer(NodeClient* node, Options options) : node_(node), options_(options) {}
 
   // `done` is called once, on this thread or one of gRPC's. kResourceExhausted: the queue is
-  // full (RetryAfterMs), maybe this client's part (IsOfOneClient); kCancelled; else the node's
+  // full (RetryAfterMs), maybe this client's part (IsClientLimit); kCancelled; else the node's
   // response. The function returned cancels: any thread, any number of times, also after the end.
   struct Job {
     wire::TokenizeRequest request;

@@ -24,10 +24,10 @@ SteadyTime NodeFlapTracker::Until(const Record& record) {
   if (record.times < 2) return SteadyTime::InfinitePast();
   // At most a thousandfold, which is beyond the longest.
   const int64_t factor = int64_t{1} << std::min(record.times - 2, 10u);
-  return record.last + std::min(kKeptOutMax, factor * kKeptOutFirst);
+  return record.last + std::min(kExclusionMax, factor * kExclusionFirst);
 }
 
-std::string NodeFlapTracker::WhyKeptOut(const std::string& node_id, SteadyTime now) const {
+std::string NodeFlapTracker::WhyExcluded(const std::string& node_id, SteadyTime now) const {
   const auto found = nodes_.find(node_id);
   if (found == nodes_.end() || now >= Until(found->second)) return "";
   return absl::StrCat(
@@ -35,15 +35,15 @@ std::string NodeFlapTracker::WhyKeptOut(const std::string& node_id, SteadyTime n
       absl::ToInt64Seconds(absl::Ceil(Until(found->second) - now, absl::Seconds(1))), " s");
 }
 
-std::map<std::string, std::string> NodeFlapTracker::KeptOut(SteadyTime now) const {
+std::map<std::string, std::string> NodeFlapTracker::ExcludedNodes(SteadyTime now) const {
   std::map<std::string, std::string> kept_out;
   for (const auto& [id, record] : nodes_) {
-    if (std::string why = WhyKeptOut(id, now); !why.empty()) kept_out[id] = std::move(why);
+    if (std::string why = WhyExcluded(id, now); !why.empty()) kept_out[id] = std::move(why);
   }
   return kept_out;
 }
 
-SteadyTime NodeFlapTracker::NextBack(SteadyTime now) const {
+SteadyTime NodeFlapTracker::NextReturn(SteadyTime now) const {
   SteadyTime next = SteadyTime::InfiniteFuture();
   for (const auto& [id, record] : nodes_) {
     if (now < Until(record)) next = std::min(next, Until(record));

@@ -15,8 +15,8 @@
 namespace strata {
 
 // The first loss has no penalty, the second this one, and each further one twice as much.
-inline constexpr absl::Duration kKeptOutFirst = absl::Seconds(10);
-inline constexpr absl::Duration kKeptOutMax = absl::Minutes(5);
+inline constexpr absl::Duration kExclusionFirst = absl::Seconds(10);
+inline constexpr absl::Duration kExclusionMax = absl::Minutes(5);
 // The losses of a node that was not lost for that long are forgotten.
 inline constexpr absl::Duration kLossesForgotten = absl::Minutes(10);
 // Nodes that are remembered; the one that was lost longest ago is dropped.
@@ -26,11 +26,11 @@ class NodeFlapTracker {
  public:
   void Add(const std::string& node_id, SteadyTime now);
   // For people: the reason why the node is kept out of plans now; empty: it is not.
-  std::string WhyKeptOut(const std::string& node_id, SteadyTime now) const;
+  std::string WhyExcluded(const std::string& node_id, SteadyTime now) const;
   // The same for all nodes that are kept out, by id.
-  std::map<std::string, std::string> KeptOut(SteadyTime now) const;
+  std::map<std::string, std::string> ExcludedNodes(SteadyTime now) const;
   // When the first of them may return; infinitely late: none is kept out.
-  SteadyTime NextBack(SteadyTime now) const;
+  SteadyTime NextReturn(SteadyTime now) const;
 
  private:
   struct Record {

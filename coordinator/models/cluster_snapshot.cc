@@ -205,7 +205,7 @@ absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout
   return absl::NotFoundError("it is not known any more");
 }
 
-void TellNodesApart(ClusterSnapshot* report) {
+void DisambiguateNodeNames(ClusterSnapshot* report) {
   wire::GetClusterResponse all;
   for (const NodeReport& node : report->nodes) *all.add_nodes() = node.seen;
   for (NodeReport& node : report->nodes) {

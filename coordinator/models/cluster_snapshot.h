@@ -55,7 +55,7 @@ absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout
 wire::ClusterSnapshot ToWire(const ClusterSnapshot& report);
 
 // Nodes of one name are called name-id from here on, each with the first digits of its id.
-void TellNodesApart(ClusterSnapshot* report);
+void DisambiguateNodeNames(ClusterSnapshot* report);
 
 // The nodes, devices and links of a PlanRequest: the members of the cluster that answer.
 // `places[i]` is where nodes[i] of the request is in the report.

@@ -191,7 +191,7 @@ PlanningOptions Coordinator::PlanningFor(const OperationContext& caller) {
                               .note = caller.note,
                               .should_continue = caller.should_continue};
   absl::MutexLock lock(mu_);
-  planning.kept_out = flap_tracker_.KeptOut(SteadyTime::Now());
+  planning.kept_out = flap_tracker_.ExcludedNodes(SteadyTime::Now());
   return planning;
 }
 
@@ -512,7 +512,7 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
     absl::MutexLock lock(mu_);
     if (stopping_) return Stopping();
     for (const auto& [id, model] : models_.models()) models.push_back(model);
-    if (reloads_.is_unknown()) return LoadingAgain();
+    if (reloads_.is_unknown()) return Reloading();
     if (models.empty() && reloads_.entries().empty() && !role_.missed_nodes().empty()) {
       return Misses();
     }
@@ -577,7 +577,7 @@ bool Coordinator::MayReload() {
   return role_.is_leader() && reloads_.MayLoadSoon();
 }
 
-absl::Status Coordinator::LoadingAgain() {
+absl::Status Coordinator::Reloading() {
   return WithRetryAfterMs(
       absl::UnavailableError(
           "the node that coordinated has gone, and models are being loaded again; "
@@ -596,7 +596,7 @@ absl::Status Coordinator::Misses() const {
 
 absl::Status Coordinator::WhyNotHere(const std::string& model) const {
   if (stopping_) return Stopping();
-  if (reloads_.is_unknown()) return LoadingAgain();
+  if (reloads_.is_unknown()) return Reloading();
   if (absl::Status why = reloads_.WhyNotHere(model); !why.ok()) return why;
   return Misses();
 }
@@ -604,7 +604,7 @@ absl::Status Coordinator::WhyNotHere(const std::string& model) const {
 absl::Status Coordinator::Answers(const std::string& model) {
   const auto deployment = FindOrWhyNot(model);
   if (!deployment.ok()) return deployment.status();
-  return (*deployment)->answers() ? absl::OkStatus() : LoadingAgain();
+  return (*deployment)->answers() ? absl::OkStatus() : Reloading();
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::FindOrWhyNot(const std::string& model) {

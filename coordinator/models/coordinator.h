@@ -117,7 +117,7 @@ class Coordinator {
                               const OperationContext& caller);
   // What another node had coordinated, with the stages that are left of it. Layers that were
   // assigned by hand go elsewhere where they cannot be had so. Otherwise as Load().
-  absl::StatusOr<Loaded> LoadAgain(const wire::LoadModelRequest& request, OperationContext caller);
+  absl::StatusOr<Loaded> Reload(const wire::LoadModelRequest& request, OperationContext caller);
   // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
   // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
@@ -148,7 +148,7 @@ class Coordinator {
   absl::Status Answers(const std::string& model);
   // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
   bool MayReload();
-  static absl::Status LoadingAgain();  // what texts end with meanwhile
+  static absl::Status Reloading();  // what texts end with meanwhile
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
   // Blocks until nothing is on the node any more: its layers go to others, while texts go on where
@@ -216,7 +216,7 @@ class Coordinator {
   void RunRecoveryLoop();  // thread
   void Recover(const DeploymentPtr& lost);
   // False: something else had to be recovered first.
-  bool Reload(const std::string& id, const wire::LoadModelRequest& pending_reload);
+  bool ReloadOne(const std::string& id, const wire::LoadModelRequest& pending_reload);
   bool AnyRecovering();
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadStaleStages(PlannedModel* planned);

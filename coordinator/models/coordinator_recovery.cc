@@ -87,7 +87,7 @@ void Coordinator::RunRecoveryLoop() {
     for (const DeploymentPtr& model : round.recover) Recover(model);
     bool deferred = false;  // what serves comes first
     for (const auto& [id, request] : reloads) {
-      deferred = AnyRecovering() || !Reload(id, request) || deferred;
+      deferred = AnyRecovering() || !ReloadOne(id, request) || deferred;
     }
     if (rebalances) Rebalance();
     absl::MutexLock lock(mu_);
@@ -102,7 +102,7 @@ bool Coordinator::AnyRecovering() {
 
 // Again as it was asked for; its texts come again through their gateways. What fails is tried again
 // when the members change, or later.
-bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& request) {
+bool Coordinator::ReloadOne(const std::string& id, const wire::LoadModelRequest& request) {
   const auto is_wanted = [this, &id] {
     absl::MutexLock lock(mu_);
     return reloads_.entries().contains(id);
@@ -114,7 +114,7 @@ bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& re
     LOG(INFO) << note;
     return true;
   };
-  const absl::StatusOr<Loaded> loaded = LoadAgain(request, caller);
+  const absl::StatusOr<Loaded> loaded = Reload(request, caller);
   const bool gave_way = !loaded.ok() && caller.should_continue() && AnyRecovering();
   if (is_wanted()) {
     absl::MutexLock lock(mu_);
@@ -128,8 +128,8 @@ bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& re
   return true;
 }
 
-absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModelRequest& request,
-                                                           OperationContext caller) {
+absl::StatusOr<Coordinator::Loaded> Coordinator::Reload(const wire::LoadModelRequest& request,
+                                                        OperationContext caller) {
   const SteadyTime begin = SteadyTime::Now();
   caller.skip_measurement_wait = true;
   auto loaded = Load(request, caller);

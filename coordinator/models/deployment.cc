@@ -275,11 +275,10 @@ void Deployment::OnBroken(absl::Status status) {
   }
 }
 
-absl::StatusOr<bool> Deployment::YieldToRecovery(bool comes_to_rest,
-                                                 absl::FunctionRef<bool()> wanted) {
+absl::StatusOr<bool> Deployment::YieldStages(bool quiesces, absl::FunctionRef<bool()> wanted) {
   // It serves meanwhile: who comes now waits beside the other texts.
-  const bool rests = comes_to_rest && texts_->Quiesce(kRestLimit, wanted);
-  if (comes_to_rest && !rests && !wanted()) {
+  const bool rests = quiesces && texts_->Quiesce(kRestLimit, wanted);
+  if (quiesces && !rests && !wanted()) {
     texts_->Resume();
     return absl::CancelledError("it is not to move any more");
   }

@@ -92,7 +92,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // with DisownStages(). Where it is to come to rest, steps under way end first, unless they take
   // too long; true: they have. kUnavailable: it does not serve any more; kCancelled: `wanted` said
   // no before they had ended, and all goes on here. Blocks.
-  absl::StatusOr<bool> YieldToRecovery(bool comes_to_rest, absl::FunctionRef<bool()> wanted);
+  absl::StatusOr<bool> YieldStages(bool quiesces, absl::FunctionRef<bool()> wanted);
   // For the next deployment's stages of these layers to take over caches: the stages that have
   // them, in order; none: they will not be there.
   std::vector<CacheSource> CachesOf(LayerRange layers) const;

@@ -41,7 +41,7 @@ absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
   return status;
 }
 
-bool IsOfOneClient(const absl::Status& status) { return IsMarked(status, kOfOneClient); }
+bool IsClientLimit(const absl::Status& status) { return IsMarked(status, kOfOneClient); }
 absl::Status AsOfOneClient(absl::Status status) { return Marked(std::move(status), kOfOneClient); }
 bool IsLeaderChanged(const absl::Status& status) { return IsMarked(status, kLeaderChanged); }
 absl::Status AsLeaderChanged(absl::Status status) {

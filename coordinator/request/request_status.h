@@ -17,7 +17,7 @@ absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
 // The default: the obstacle is being recovered, or ends by itself.
 inline constexpr int64_t kRetrySoonMs = 2'000;
 // Whether the limit that was reached is this client's own, not the one for all clients.
-bool IsOfOneClient(const absl::Status& status);
+bool IsClientLimit(const absl::Status& status);
 absl::Status AsOfOneClient(absl::Status status);
 // Whether the request was released, not ended: another node may become leader soon and resume it.
 bool IsLeaderChanged(const absl::Status& status);

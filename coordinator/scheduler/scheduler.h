@@ -42,7 +42,7 @@ class Scheduler {
 
   // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot
   // serve it; kResourceExhausted: the queue is full, or this client's part of it (RetryAfterMs,
-  // IsOfOneClient).
+  // IsClientLimit).
   absl::StatusOr<uint64_t> Add(GenerationRequest request, int64_t now_us);
 
   // Ends a request, waiting or running, if it has not ended. kDrop forgets its KV with the next

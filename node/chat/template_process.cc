@@ -175,7 +175,7 @@ class TemplateServer {
 }  // namespace
 
 absl::Status RunTemplateProcess(const TemplateLimits& limits) {
-  VolunteerToDie();
+  PreferOomKill();
   absl::LocalTimeZone();  // templates may ask for the time; that is a file to be read
   // This limit stops a template that allocates much at once; Watch() one that grows bit by bit.
   const rlim_t addresses =

@@ -78,7 +78,7 @@ constexpr char kMixedHelp[] =
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
 
 // How a text is generated.
-void AddText(CLI::App* verb, GenerateFlags* options) {
+void AddGenerateFlags(CLI::App* verb, GenerateFlags* options) {
   verb->add_option("--max-tokens", options->tokens_max, "Tokens to generate at most")
       ->check(Between(1, 1 << 24))
       ->capture_default_str()
@@ -330,7 +330,7 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
       ->check(Utf8())
       ->capture_default_str()
       ->type_name("TEXT");
-  AddText(verb, &options->generation);
+  AddGenerateFlags(verb, &options->generation);
   AddContext(verb, &options->generation.n_ctx, &options->generation.unverified);
   verb->add_option("--cut", options->cuts,
                    "Layers at which the stages after the first begin (default: equal bytes)")
@@ -367,7 +367,7 @@ void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
           "How the text begins; '-', or none if stdin is not a terminal: read it from stdin")
       ->check(Utf8())
       ->type_name("PROMPT");
-  AddText(verb, &options->generation);
+  AddGenerateFlags(verb, &options->generation);
   AddContext(verb, &options->generation.n_ctx, &options->generation.unverified);
   AddCache(verb, &options->plan);
   verb->add_flag("--context-shift", options->context_shift,

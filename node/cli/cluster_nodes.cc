@@ -60,7 +60,7 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
   std::string out = TextTable(rows);
   absl::StrAppend(&out, "Cluster ", cluster.cluster(), ": ", coordinator, ".\n");
   for (const wire::SharedId& shared : AllSharedIds({&cluster})) {
-    absl::StrAppend(&out, "! ", SharedIdText(shared), "\n");
+    absl::StrAppend(&out, "! ", SharedIdMessage(shared), "\n");
   }
   for (const std::string& problem : SharedNameProblems(cluster)) {
     absl::StrAppend(&out, "! ", problem, "\n");

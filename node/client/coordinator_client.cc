@@ -174,7 +174,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
   // gRPC's own messages about a connection mean nothing to people.
   static bool IsOfConnection(const grpc::Status& status) {
-    return status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
+    return status.error_code() == grpc::StatusCode::UNAVAILABLE && !IsFromPeer(status);
   }
 
   absl::Status Explain(const grpc::Status& status) const {
@@ -185,7 +185,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     if (IsOfConnection(status)) {
       return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
     }
-    return TextStatusFromGrpc(status);
+    return RequestStatusFromGrpc(status);
   }
 
   const std::string address_;

@@ -53,7 +53,7 @@ bool CheckIds(const DoctorFacts& facts, std::vector<Check>* checks) {
     checks->push_back({.id = "same-id",
                        .target = facts.cluster.cluster(),
                        .state = State::kWrong,
-                       .text = SharedIdText(shared),
+                       .text = SharedIdMessage(shared),
                        .advice = ""});
   }
   for (std::string& problem : SharedNameProblems(facts.cluster)) {

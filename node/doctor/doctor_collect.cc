@@ -95,7 +95,7 @@ class Collector {
   const CollectOptions& options_;
   Target target_;
   DoctorFacts facts_;
-  std::vector<std::unique_ptr<OpenedDoor>> doors_;  // as facts_.nodes
+  std::vector<std::unique_ptr<DoorHandle>> doors_;  // as facts_.nodes
 };
 
 absl::Status Collector::FindCluster() {
@@ -188,8 +188,8 @@ void Collector::ExamineHost() {
 
   NodeFacts node;
   node.known = false;
-  std::unique_ptr<OpenedDoor> door;
-  AskNode(candidates, /*through=*/"", &node, &door);
+  std::unique_ptr<DoorHandle> door;
+  QueryNode(candidates, /*through=*/"", &node, &door);
   host.tries = node.tries;
   if (node.address.empty()) return;
   for (const wire::ReachResult& tried : node.tries) {
@@ -241,11 +241,11 @@ void Collector::QueryNodes(size_t first) {
         if (IsDialable(address)) add(address);
       }
     }
-    std::unique_ptr<OpenedDoor>* door = &doors_[i];
+    std::unique_ptr<DoorHandle>* door = &doors_[i];
     const bool reached = i > 0 && node->seen.state() == "alive" && !node->seen.address().empty();
     threads.emplace_back(
         [candidates, node, door, through = reached ? facts_.first_address : std::string()] {
-          AskNode(candidates, through, node, door);
+          QueryNode(candidates, through, node, door);
         });
   }
   for (std::thread& thread : threads) thread.join();

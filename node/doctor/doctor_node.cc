@@ -58,7 +58,7 @@ std::optional<ClockOffset> CompareClocks(wire::Doctor::Stub* stub, const std::st
   return best;
 }
 
-class Door final : public OpenedDoor {
+class Door final : public DoorHandle {
  public:
   Door(std::unique_ptr<wire::Doctor::Stub> stub, const std::string& node) : stub_(std::move(stub)) {
     SetDeadline(kDoorMs, &context_);
@@ -117,8 +117,8 @@ std::vector<std::string> AddressesOf(const NodeFacts& to, const NodeFacts& from)
 
 }  // namespace
 
-void AskNode(const std::vector<std::string>& candidates, const std::string& through,
-             NodeFacts* node, std::unique_ptr<OpenedDoor>* opened) {
+void QueryNode(const std::vector<std::string>& candidates, const std::string& through,
+               NodeFacts* node, std::unique_ptr<DoorHandle>* opened) {
   std::vector<wire::ReachTarget> targets;
   for (const std::string& address : candidates) targets.push_back(ReachTargetOf(address, true));
   node->tries = CheckReach(targets, {});

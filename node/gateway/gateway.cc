@@ -217,9 +217,9 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
   }
   void OnDone(const grpc::Status& status) override {
     Gateway* const gateway = gateway_;
-    const absl::Status plain = TextStatusFromGrpc(status);
+    const absl::Status plain = RequestStatusFromGrpc(status);
     const RetryDecision next = DecideRetry({.status = plain,
-                                            .said_by_source = SaidByPeer(status),
+                                            .from_source = IsFromPeer(status),
                                             .started = started_,
                                             .resumed = pending_.resumed,
                                             .wanted = pending_.generation->wanted()});
@@ -324,7 +324,7 @@ void Gateway::Begin(PendingRequest pending) {
         may_load ? coordinator_->Answers(pending.request.model()) : absl::OkStatus();
     const bool is_unknown = absl::IsNotFound(answers) && !pending.resumed;
     if (!answers.ok() && !is_unknown) {
-      pending.last = pending.resumed ? answers : Coordinator::LoadingAgain();
+      pending.last = pending.resumed ? answers : Coordinator::Reloading();
       Wait(std::move(pending));
     } else {
       const wire::GenerateRequest request = pending.request;
@@ -488,8 +488,8 @@ absl::StatusOr<Gateway::Models> Gateway::FetchModelsOnce() {
       StubAt(leadership.address)->ListModels(&context, wire::ListModelsRequest(), &response);
   if (IsUnreadable(status)) return FromGrpc(status);
   if (!status.ok()) {
-    const absl::Status plain = TextStatusFromGrpc(status);
-    return absl::UnavailableError(SaidByPeer(status) ? plain.message() : NoCoordinator().message());
+    const absl::Status plain = RequestStatusFromGrpc(status);
+    return absl::UnavailableError(IsFromPeer(status) ? plain.message() : NoCoordinator().message());
   }
   MakePrintable(&response);
   list->assign(response.models().begin(), response.models().end());

@@ -66,7 +66,7 @@ void GenerateReactor::WriteNext() {
     StartWrite(&event_);
   } else if (ended_) {
     finished_ = true;
-    Finish(TextStatusToGrpc(gone_ ? absl::CancelledError("the caller has gone") : status_));
+    Finish(RequestStatusToGrpc(gone_ ? absl::CancelledError("the caller has gone") : status_));
   } else {
     events_.clear();  // they are not read
   }

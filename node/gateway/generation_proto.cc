@@ -100,7 +100,7 @@ GenerationResult EndedFromWire(const wire::GenerationEnded& ended) {
   return result;
 }
 
-grpc::Status TextStatusToGrpc(const absl::Status& status) {
+grpc::Status RequestStatusToGrpc(const absl::Status& status) {
   const grpc::Status plain = ToGrpc(status);
   if (plain.ok()) return plain;
   // "strata\nretry_after_ms=1000\n…"
@@ -113,11 +113,11 @@ grpc::Status TextStatusToGrpc(const absl::Status& status) {
   return grpc::Status(plain.error_code(), plain.error_message(), details);
 }
 
-absl::Status TextStatusFromGrpc(const grpc::Status& status) {
+absl::Status RequestStatusFromGrpc(const grpc::Status& status) {
   absl::Status plain = FromGrpc(status);
   if (plain.ok()) return plain;
   if (IsUnreadable(status)) return plain;
-  if (!SaidByPeer(status)) {
+  if (!IsFromPeer(status)) {
     if (absl::IsCancelled(plain)) return absl::CancelledError("the request was cancelled");
     LOG(INFO) << "the coordinator does not answer: " << plain.message();
     return absl::UnavailableError("the coordinator does not answer; try again");

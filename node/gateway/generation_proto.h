@@ -23,7 +23,7 @@ GenerationResult EndedFromWire(const wire::GenerationEnded& ended);
 // As ToGrpc() and FromGrpc(), with the status's payloads for the client: RetryAfterMs(), what is
 // wrong with which parameter. gRPC's own messages about a connection become messages for people
 // (kUnavailable).
-grpc::Status TextStatusToGrpc(const absl::Status& status);
-absl::Status TextStatusFromGrpc(const grpc::Status& status);
+grpc::Status RequestStatusToGrpc(const absl::Status& status);
+absl::Status RequestStatusFromGrpc(const grpc::Status& status);
 
 }  // namespace strata

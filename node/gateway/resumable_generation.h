@@ -19,10 +19,10 @@ namespace strata {
 // How a source ended.
 struct SourceEnd {
   absl::Status status;
-  bool said_by_source = true;  // false: the connection to the source broke
-  bool started = false;        // the request had, at this source
-  bool resumed = false;        // the request had begun at an earlier source
-  bool wanted = true;          // false: the request was cancelled
+  bool from_source = true;  // false: the connection to the source broke
+  bool started = false;     // the request had, at this source
+  bool resumed = false;     // the request had begun at an earlier source
+  bool wanted = true;       // false: the request was cancelled
 };
 enum class RetryDecision {
   kFinish,      // with the source's status
@@ -34,7 +34,7 @@ enum class RetryDecision {
 inline RetryDecision DecideRetry(const SourceEnd& end) {
   if (end.status.ok() || !end.wanted) return RetryDecision::kFinish;
   if (IsLeaderChanged(end.status)) return RetryDecision::kResume;
-  if (!end.said_by_source) return end.started ? RetryDecision::kResume : RetryDecision::kRetryLater;
+  if (!end.from_source) return end.started ? RetryDecision::kResume : RetryDecision::kRetryLater;
   // Without a time to try again, the exhausted resource is room for the model.
   const bool is_full = absl::IsResourceExhausted(end.status) && RetryAfterMs(end.status);
   const bool too_early = is_full || absl::IsNotFound(end.status) || absl::IsUnavailable(end.status);

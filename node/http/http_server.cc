@@ -147,7 +147,7 @@ bool HttpServer::Core::Admit(const tcp::socket& socket) {
   error_code error;
   const std::string source = socket.remote_endpoint(error).address().to_string();
   if (error) return false;  // the client has gone
-  return AdmitOrTell(source, &limiter_, &*refusals_);
+  return AdmitOrLog(source, &limiter_, &*refusals_);
 }
 
 void HttpServer::Core::OnAccept(tcp::socket socket) {

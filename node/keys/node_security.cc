@@ -74,7 +74,7 @@ bool SecureClientAnew(const KeyOptions& options, const std::string& data_dir) {
   const absl::StatusOr<ClusterKey> key = ReadKeyFile(*path);
   if (!key.ok() || key->id() == ProcessClusterId()) return true;
   auto credentials = ClientCredentials(*key);
-  if (credentials.ok()) SecureThisProcessAnew(key->id(), *std::move(credentials));
+  if (credentials.ok()) ReplaceProcessCredentials(key->id(), *std::move(credentials));
   return true;
 }
 

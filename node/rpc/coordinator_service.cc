@@ -126,23 +126,23 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Fin
 }
 
 template <typename Call>
-std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext& context,
-                                                       Call call) {
+std::optional<grpc::Status> CoordinatorService::ForwardToLeader(const grpc::ServerContext& context,
+                                                                Call call) {
   for (SteadyTime until = SteadyTime::InfiniteFuture();; absl::SleepFor(kPoll)) {
     auto leader = FindLeader(context);
-    if (!leader.ok()) return TextStatusToGrpc(leader.status());
+    if (!leader.ok()) return RequestStatusToGrpc(leader.status());
     if (*leader == nullptr) return std::nullopt;
     const auto onward = Onward(context);
     bool answered = false;
     grpc::Status status = call(leader->get(), onward.get(), &answered);
     const bool has_gone =
-        status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
-    if (!has_gone && !IsLeaderChanged(TextStatusFromGrpc(status))) return status;
+        status.error_code() == grpc::StatusCode::UNAVAILABLE && !IsFromPeer(status);
+    if (!has_gone && !IsLeaderChanged(RequestStatusFromGrpc(status))) return status;
     // The time to retry counts from the first failure.
     until = std::min(until, SteadyTime::Now() + options_.leadership_time);
     if (answered || context.IsCancelled() || SteadyTime::Now() >= until) {
       if (!has_gone) return status;
-      return TextStatusToGrpc(WithRetryAfterMs(
+      return RequestStatusToGrpc(WithRetryAfterMs(
           absl::UnavailableError("the coordinator does not answer; try again in a few seconds"),
           kRetrySoonMs));
     }
@@ -156,14 +156,14 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
   if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
   const wire::PlanModelRequest filled = WithSource(*request, options_.node_id);
   const auto forwarded =
-      PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
+      ForwardToLeader(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
         return Relay(to->PlanModel(onward, filled), onward, WriteTo(writer), answered);
       });
   if (forwarded) return *forwarded;
   EventWriter<wire::PlanModelEvent> events(WriteTo(writer));
   auto plan = coordinator_->Plan(filled, OperationOf(*context, &events));
   events.Finish();
-  if (!plan.ok()) return TextStatusToGrpc(plan.status());
+  if (!plan.ok()) return RequestStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
   WriteTo(writer)(event);
@@ -192,11 +192,11 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
   };
   for (;; pause = std::min(2 * pause, kReloadPauseMax)) {
     const auto forwarded =
-        PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
+        ForwardToLeader(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
           return Relay(to->LoadModel(onward, load), onward, write, answered);
         });
     const grpc::Status status =
-        forwarded ? *forwarded : TextStatusToGrpc(LoadHere(*context, load, write));
+        forwarded ? *forwarded : RequestStatusToGrpc(LoadHere(*context, load, write));
     // A leased model outlives its coordinator: the node that the client called reloads it.
     const bool again = load.hold() && was_loaded && !status.ok();
     if (!again || WasForwarded(*context)) return status;
@@ -227,7 +227,7 @@ absl::Status CoordinatorService::LoadHere(
     return events.Write(std::move(event), stage);
   };
   const bool was_loaded = !request.model_id().empty();
-  auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(operation))
+  auto loaded = was_loaded ? coordinator_->Reload(request, std::move(operation))
                            : coordinator_->Load(request, operation);
   events.Finish();
   if (!loaded.ok()) return loaded.status();
@@ -248,9 +248,10 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
                                              wire::UnloadModelResponse* response) {
   const CallLimit limit(this, kCoordinatorCallsMax);
   if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
-  const auto forwarded = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
-    return to->UnloadModel(onward, *request, response);
-  });
+  const auto forwarded =
+      ForwardToLeader(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+        return to->UnloadModel(onward, *request, response);
+      });
   if (forwarded) return *forwarded;
   if (request->lease() != 0) {
     coordinator_->Release(request->lease());
@@ -258,7 +259,7 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
   }
   auto name = coordinator_->Unload(request->model());
   if (name.ok()) response->set_name(*name);
-  return TextStatusToGrpc(name.status());
+  return RequestStatusToGrpc(name.status());
 }
 
 grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
@@ -269,15 +270,16 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   absl::StatusOr<std::vector<wire::ModelStatus>> models;
   for (const SteadyTime until = SteadyTime::Now() + options_.leadership_time;;
        absl::SleepFor(kPoll)) {
-    const auto forwarded = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
-      return to->ListModels(onward, *request, response);
-    });
+    const auto forwarded =
+        ForwardToLeader(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+          return to->ListModels(onward, *request, response);
+        });
     if (forwarded) return *forwarded;
     models = coordinator_->Models();
     const bool again = IsLeaderChanged(models.status()) && !WasForwarded(*context);
     if (!again || context->IsCancelled() || SteadyTime::Now() >= until) break;
   }
-  if (!models.ok()) return TextStatusToGrpc(models.status());
+  if (!models.ok()) return RequestStatusToGrpc(models.status());
   response->set_coordinator(options_.node_id);
   for (wire::ModelStatus& model : *models) *response->add_models() = std::move(model);
   MakePrintable(response);
@@ -315,14 +317,14 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
   const CallLimit limit(this, kCoordinatorLongCallsMax);
   if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
   const auto forwarded =
-      PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
+      ForwardToLeader(*context, [&](Stub* to, grpc::ClientContext* onward, bool* answered) {
         return Relay(to->DrainNode(onward, *request), onward, WriteTo(writer), answered);
       });
   if (forwarded) return *forwarded;
   EventWriter<wire::DrainNodeEvent> events(WriteTo(writer));
   const absl::Status drained = coordinator_->Drain(*request, OperationOf(*context, &events));
   events.Finish();
-  return TextStatusToGrpc(drained);
+  return RequestStatusToGrpc(drained);
 }
 
 grpc::ServerWriteReactor<wire::GenerateEvent>* CoordinatorService::Generate(

@@ -71,7 +71,7 @@ class CoordinatorService final
   // nullopt: this node coordinates. Retries for a little while where the coordinator has gone
   // before it `answered`, or is no longer the leader.
   template <typename Call>
-  std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
+  std::optional<grpc::Status> ForwardToLeader(const grpc::ServerContext& context, Call call);
 
   // REQUIRES: this node coordinates. kUnavailable, AsLeaderChanged(): a leased model has gone with
   // the leadership, and the next coordinator may load it.

@@ -74,7 +74,7 @@ std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
   for (const NodeReport& node : report.nodes) seen.push_back(&node.sees);
   bool refused = false;
   for (const wire::SharedId& shared : AllSharedIds(seen)) {
-    problems.push_back(SharedIdText(shared));
+    problems.push_back(SharedIdMessage(shared));
     refused = refused || shared.asked_is_refused();
   }
   if (report.cluster.coordinator().empty() && !refused) {
@@ -281,7 +281,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   if (!client.ok()) return client.status();
   auto report = FetchReport((*client)->address(), kOneReportMs);
   if (!report.ok()) return report.status();
-  if (!options.json) TellNodesApart(&*report);
+  if (!options.json) DisambiguateNodeNames(&*report);
   const std::string text = options.json ? StatusJson(*report) : StatusText(*report);
   return WriteToStdout(text);
 }

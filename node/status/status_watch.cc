@@ -124,7 +124,7 @@ class Watch {
       problem_.clear();
       before_ = std::move(report_);
       report_ = std::make_unique<ClusterSnapshot>(*std::move(result.report));
-      TellNodesApart(report_.get());
+      DisambiguateNodeNames(report_.get());
       models_ = ModelsOf(*report_, before_.get());
       started_ = result.started;
       if (address_ != result.address) gone_address_ = std::exchange(address_, result.address);

@@ -369,7 +369,7 @@ std::string ChildExit::Words() const {
   return text;
 }
 
-void VolunteerToDie() {
+void PreferOomKill() {
   ForbidCoreFiles();
 #ifdef __linux__
   std::ofstream("/proc/self/oom_score_adj") << 800;

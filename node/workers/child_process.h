@@ -90,7 +90,7 @@ class ChildProcess {
 
 // For a child that may die: makes the kernel's out-of-memory killer choose it before the node, and
 // writes no core file of gigabytes when it aborts.
-void VolunteerToDie();
+void PreferOomKill();
 
 // Path of the running program, good for starting it again even when its file was replaced since.
 std::string OwnProgram();

@@ -43,9 +43,9 @@ std::vector<std::string> LinkArgs(const LinkSelectorOptions& links) {
 
 absl::Status RunWorker(const WorkerRunOptions& options) {
   signal(SIGPIPE, SIG_IGN);
-  VolunteerToDie();
+  PreferOomKill();
   UseOneHeap();
-  if (options.links.trusted_interfaces.empty()) KeepUcxFromHooking();
+  if (options.links.trusted_interfaces.empty()) DisableUcxMemoryHooks();
   if (!options.open) {
     auto credentials = ClusterCredentials::Follow({.folder = options.tls_folder});
     if (!credentials.ok()) return credentials.status();

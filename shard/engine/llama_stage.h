@@ -73,7 +73,7 @@ class LlamaStage final : public Stage {
   absl::Span<const float> Logits(size_t i) override;
   absl::Status Apply(const wire::KvEdit& edit) override;
   void Clear() override;
-  Held HeldIn(int32_t slot) const override;
+  Held SlotStateOf(int32_t slot) const override;
   bool SplitsCaches() const override;
   absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
   absl::Status WriteCache(int32_t slot, const CachePart& part) override;

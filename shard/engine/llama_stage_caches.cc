@@ -10,7 +10,7 @@
 
 namespace strata {
 
-Stage::Held LlamaStage::HeldIn(int32_t slot) const {
+Stage::Held LlamaStage::SlotStateOf(int32_t slot) const {
   return {.version = versions_[slot], .positions = static_cast<uint32_t>(next_[slot])};
 }
 

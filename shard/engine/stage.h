@@ -119,7 +119,7 @@ class Stage {
     uint32_t positions = 0;
     bool operator==(const Held&) const = default;
   };
-  virtual Held HeldIn(int32_t slot) const = 0;
+  virtual Held SlotStateOf(int32_t slot) const = 0;
   // Positions [begin, end) of a slot's caches, as libllama writes a sequence's state.
   struct CachePart {
     uint32_t begin = 0;

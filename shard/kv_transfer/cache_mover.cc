@@ -142,7 +142,7 @@ absl::Status Drop(int32_t slot, Stage* stage) {
 // Drops slots that a failed earlier call has left, so that they are copied again.
 absl::Status DropUnknownSlots(Stage* stage, std::vector<Source>* sources) {
   for (int32_t slot = 0; slot < static_cast<int32_t>(stage->facts().n_seq_max); ++slot) {
-    const uint32_t positions = stage->HeldIn(slot).positions;
+    const uint32_t positions = stage->SlotStateOf(slot).positions;
     const auto knows = [&](const Source& source) {
       const auto held = source.has.find(slot);
       return (held == source.has.end() ? 0 : held->second.positions()) == positions;

@@ -107,7 +107,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     }
     // Slots to drop come first: the reader needs the room.
     for (; dropped_ < n_slots; ++dropped_) {
-      const Stage::Held held = stage->HeldIn(dropped_);
+      const Stage::Held held = stage->SlotStateOf(dropped_);
       Stage::Held& sent = sent_[dropped_];
       const bool is_current = sent.version == held.version &&
                               (sent.positions == held.positions || stage->SplitsCaches());
@@ -125,7 +125,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     }
     const uint32_t n_max = positions_max_ == 0 ? n_default : positions_max_;
     for (; read_ < n_slots; ++read_) {
-      const Stage::Held held = stage->HeldIn(read_);
+      const Stage::Held held = stage->SlotStateOf(read_);
       Stage::Held& sent = sent_[read_];
       // A slot that was reset meanwhile is left for the next call.
       const bool same = sent.positions == 0 || sent.version == held.version;

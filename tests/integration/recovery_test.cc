@@ -350,7 +350,7 @@ TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
     away.push_back(absl::Now() - lost);
   }
   std::cout << "back after " << away[0] << ", then after " << away[1] << "\n";
-  EXPECT_GE(away[1], kKeptOutFirst);
+  EXPECT_GE(away[1], kExclusionFirst);
 }
 
 // Streams of the API, read from the node that stays.
@@ -588,7 +588,7 @@ TEST_F(TwoNodes, ARequestComesBackFromANodeThatDoesNotCoordinate) {
   const auto reader = stub->Generate(&context, request);
   wire::GenerateEvent event;
   EXPECT_FALSE(reader->Read(&event)) << event.ShortDebugString();
-  const absl::Status status = TextStatusFromGrpc(reader->Finish());
+  const absl::Status status = RequestStatusFromGrpc(reader->Finish());
   EXPECT_TRUE(IsLeaderChanged(status)) << status;
 }
 

@@ -54,10 +54,10 @@ void SimCoordinator::Stop() {
 bool SimCoordinator::is_leader() const { return cluster().View(options_.node).is_coordinator; }
 absl::Status SimCoordinator::Answers() const {
   if (model() == nullptr) return WhyNot();
-  return model()->answers() ? absl::OkStatus() : Coordinator::LoadingAgain();
+  return model()->answers() ? absl::OkStatus() : Coordinator::Reloading();
 }
 absl::Status SimCoordinator::WhyNot() const {
-  if (!reloads_.entries().empty() || reloads_.is_unknown()) return Coordinator::LoadingAgain();
+  if (!reloads_.entries().empty() || reloads_.is_unknown()) return Coordinator::Reloading();
   return absl::NotFoundError("no model is loaded");
 }
 bool SimCoordinator::MayReload() const { return role_.is_leader() && reloads_.MayLoadSoon(); }

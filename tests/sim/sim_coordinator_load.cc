@@ -74,7 +74,7 @@ SimPlanning SimCoordinator::PlanningFor(const wire::LoadModelRequest& request,
   planning.report = std::move(report);
   planning.coordinator = options_.node;
   planning.source = request.source();
-  planning.kept_out = flap_tracker_.KeptOut(Now());
+  planning.kept_out = flap_tracker_.ExcludedNodes(Now());
   planning.n_seqs = request.placement().n_seqs();
   return planning;
 }

@@ -184,7 +184,7 @@ class SimGateway::Remote final : public GenerationHandle,
     if (wire_ != nullptr) wire_->Close(0);
     LetGo();
     const RetryDecision next = DecideRetry({.status = status,
-                                            .said_by_source = said_by_peer,
+                                            .from_source = said_by_peer,
                                             .started = started_,
                                             .resumed = asked_.resumed,
                                             .wanted = asked_.text->wanted()});
@@ -253,7 +253,7 @@ void SimGateway::Begin(Asked asked) {
     const bool may_come = asked.resumed || options_.coordinator->MayReload();
     const absl::Status answers = may_come ? options_.coordinator->Answers() : absl::OkStatus();
     if (!answers.ok()) {
-      asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
+      asked.last = asked.resumed ? answers : Coordinator::Reloading();
       Wait(std::move(asked));
     } else {
       const wire::GenerateRequest request = asked.request;

@@ -67,7 +67,7 @@ class FailingStage final : public Stage {
     return stage_->Apply(edit);
   }
   void Clear() override { stage_->Clear(); }
-  Held HeldIn(int32_t slot) const override { return stage_->HeldIn(slot); }
+  Held SlotStateOf(int32_t slot) const override { return stage_->SlotStateOf(slot); }
   bool SplitsCaches() const override { return stage_->SplitsCaches(); }
   absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override {
     return stage_->ReadCache(slot, begin, n_max);

@@ -344,8 +344,8 @@ std::shared_ptr<WireEnd> MakeEnd(const std::shared_ptr<Pipe>& pipe, int side,
 
 }  // namespace
 
-absl::StatusOr<MemoryDialled> DialMemoryLink(MemoryDialOptions options, AcceptLinkFn accept,
-                                             Link::Receiver* receiver) {
+absl::StatusOr<DialledMemoryLink> DialMemoryLink(MemoryDialOptions options, AcceptLinkFn accept,
+                                                 Link::Receiver* receiver) {
   CHECK(options.delay_ms == 0 || options.loop != nullptr);
   CHECK(options.loop == nullptr || options.clock != nullptr);
   auto pipe = std::make_shared<Pipe>(options.loop, options.delay_ms);
@@ -378,7 +378,7 @@ absl::StatusOr<MemoryDialled> DialMemoryLink(MemoryDialOptions options, AcceptLi
   }
   absl::StatusOr<std::unique_ptr<Link>> link = dialler->session_->AwaitOpen(options.timeout_ms);
   if (!link.ok()) return link.status();
-  return MemoryDialled{std::make_unique<MemoryLink>(*std::move(link), dialler), pipe};
+  return DialledMemoryLink{std::make_unique<MemoryLink>(*std::move(link), dialler), pipe};
 }
 
 }  // namespace strata

@@ -39,13 +39,13 @@ struct MemoryDialOptions {
   int64_t delay_ms = 0;
 };
 
-struct MemoryDialled {
+struct DialledMemoryLink {
   std::unique_ptr<Link> link;
   std::shared_ptr<MemoryWire> wire;  // shared with both ends
 };
 
 // Dials `accept` as if it were listening at an address. The same errors as DialGrpcLink().
-absl::StatusOr<MemoryDialled> DialMemoryLink(MemoryDialOptions options, AcceptLinkFn accept,
-                                             Link::Receiver* receiver);
+absl::StatusOr<DialledMemoryLink> DialMemoryLink(MemoryDialOptions options, AcceptLinkFn accept,
+                                                 Link::Receiver* receiver);
 
 }  // namespace strata

@@ -60,19 +60,19 @@ grpc::Status ToGrpc(const absl::Status& status) {
                       absl::StrCat(kStatusMark, DetailsText(status)));
 }
 
-bool SaidByPeer(const grpc::Status& status) {
+bool IsFromPeer(const grpc::Status& status) {
   return absl::StartsWith(status.error_details(), kStatusMark);
 }
 
 bool IsUnreadable(const grpc::Status& status) {
-  if (SaidByPeer(status)) return false;
+  if (IsFromPeer(status)) return false;
   return (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
           status.error_message() == kNoMessage) ||
          (status.error_code() == grpc::StatusCode::INTERNAL && status.error_message().empty());
 }
 
 bool IsUnknownCall(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::UNIMPLEMENTED && !SaidByPeer(status) &&
+  return status.error_code() == grpc::StatusCode::UNIMPLEMENTED && !IsFromPeer(status) &&
          !IsUnreadable(status);
 }
 

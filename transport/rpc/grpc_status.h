@@ -23,7 +23,7 @@ inline constexpr char kStatusMark[] = "strata";
 grpc::Status ToGrpc(const absl::Status& status);
 // Whether the status, with its message for people, comes from the peer's program; else gRPC made
 // it, for a connection or a call that failed.
-bool SaidByPeer(const grpc::Status& status);
+bool IsFromPeer(const grpc::Status& status);
 // Whether protobuf could not parse a message of the call: an error of this call alone, which says
 // nothing of the other end's version or health.
 bool IsUnreadable(const grpc::Status& status);

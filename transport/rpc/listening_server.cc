@@ -172,7 +172,7 @@ class ConnectionGate final : public HandshakeObserver {
         limiter_(options.limits, options.clock),
         refusals_(absl::StrCat(port), options.clock) {}
 
-  bool Admit(const std::string& source) { return AdmitOrTell(source, &limiter_, &refusals_); }
+  bool Admit(const std::string& source) { return AdmitOrLog(source, &limiter_, &refusals_); }
   // From now on handshakes fail because of the shutdown, and are not logged.
   void Close() { closed_ = true; }
 

@@ -50,8 +50,8 @@ void SecureThisProcess(std::string cluster_id,
   Process().credentials = std::move(credentials);
 }
 
-void SecureThisProcessAnew(std::string cluster_id,
-                           std::shared_ptr<const ClusterCredentials> credentials) {
+void ReplaceProcessCredentials(std::string cluster_id,
+                               std::shared_ptr<const ClusterCredentials> credentials) {
   CHECK(credentials != nullptr && !cluster_id.empty());
   MutexLock lock(&Process().mu);
   CHECK(Process().credentials != nullptr);

@@ -23,8 +23,8 @@ void SecureThisProcess(std::string cluster_id,
                        std::shared_ptr<const ClusterCredentials> credentials);
 // The same for a process without servers whose cluster's key has changed since. For channels made
 // later.
-void SecureThisProcessAnew(std::string cluster_id,
-                           std::shared_ptr<const ClusterCredentials> credentials);
+void ReplaceProcessCredentials(std::string cluster_id,
+                               std::shared_ptr<const ClusterCredentials> credentials);
 // The id of that cluster; empty: all connections are plain.
 std::string ProcessClusterId();
 // The cluster's key has changed, and its id with it: `credentials` show the new one's certificates.

@@ -43,7 +43,7 @@ void RefusalLog::Add(absl::string_view source, absl::string_view reason) {
                               : absl::StrCat(" (and ", since, " more since this was last logged)"));
 }
 
-bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log) {
+bool AdmitOrLog(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log) {
   switch (limiter->Admit(source)) {
     case ConnectionLimiter::Verdict::kAdmitted:
       return true;

@@ -43,6 +43,6 @@ class RefusalLog {
 
 // Whether `limiter` admits one more connection from `source`, an address without a port; where not,
 // adds the reason to `log`. Any thread.
-bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log);
+bool AdmitOrLog(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log);
 
 }  // namespace strata

@@ -40,6 +40,6 @@ absl::Status LoadUcx() {
 
 const UcxLibrary& Ucx() { return library; }
 
-void KeepUcxFromHooking() { setenv("UCX_MEM_MMAP_HOOK_MODE", "none", /*replace=*/0); }
+void DisableUcxMemoryHooks() { setenv("UCX_MEM_MMAP_HOOK_MODE", "none", /*replace=*/0); }
 
 }  // namespace strata

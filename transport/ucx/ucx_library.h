@@ -1,6 +1,6 @@
 // UCX's functions, loaded with the first link over UCX, so that other processes do not load it, and
 // a machine needs it only for such links. Loading takes time: UCX then rewrites mmap() and its like
-// in memory (KeepUcxFromHooking()). Part of links over UCX (ucx_link.h).
+// in memory (DisableUcxMemoryHooks()). Part of links over UCX (ucx_link.h).
 //
 // Threads: any.
 #pragma once

@@ -59,7 +59,7 @@ struct UcxDialOptions {
 // changes of mappings. It would else rewrite mmap() and its like when it is loaded, for 0.4 s. A
 // UCX_MEM_MMAP_HOOK_MODE in the environment takes precedence.
 // REQUIRES: the process has no other threads yet.
-void KeepUcxFromHooking();
+void DisableUcxMemoryHooks();
 
 class UcxLinks {
  public:

@@ -3,7 +3,7 @@
 
 namespace strata {
 
-void KeepUcxFromHooking() {}
+void DisableUcxMemoryHooks() {}
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of ucx_link.cc.
 absl::StatusOr<std::unique_ptr<UcxLinks>> UcxLinks::Start(Options /*options*/) {

@@ -158,7 +158,7 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
   } else if (request.method != (is_completion ? "POST" : "GET")) {
     responder->Answer(MethodNotAllowed(allowed));
   } else if (is_completion) {
-    Texts(std::move(request), responder, record);
+    Complete(std::move(request), responder, record);
   } else if (path == "/health") {
     Health(responder);
   } else if (path == "/metrics") {
@@ -260,7 +260,7 @@ void OpenAiApi::WithModel(const std::string& name, const Responder& responder,
       });
 }
 
-void OpenAiApi::Texts(HttpRequest http, const Responder& responder, const Record& record) {
+void OpenAiApi::Complete(HttpRequest http, const Responder& responder, const Record& record) {
   const absl::string_view coding = http.Header("content-encoding");
   if (!coding.empty() && !absl::EqualsIgnoreCase(coding, "identity")) {
     ++counters_->requests;

@@ -58,7 +58,7 @@ class OpenAiApi {
   void Models(const Responder& responder);
   void Model(const std::string& name, const Responder& responder);
   using Record = std::shared_ptr<RequestRecord>;  // shared with the responder
-  void Texts(HttpRequest http, const Responder& responder, const Record& record);
+  void Complete(HttpRequest http, const Responder& responder, const Record& record);
   void Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
              const Responder& responder, const Record& record);
   // REQUIRES: `call` has its prompts, for a model with a context of `n_ctx` tokens.

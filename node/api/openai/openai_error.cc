@@ -45,7 +45,7 @@ int HttpStatusOf(const absl::Status& status) {
     case absl::StatusCode::kNotFound:
       return 404;
     case absl::StatusCode::kResourceExhausted:
-      return IsOfOneClient(status) ? 429 : 503;
+      return IsClientLimit(status) ? 429 : 503;
     case absl::StatusCode::kUnavailable:
       return 503;
     default:

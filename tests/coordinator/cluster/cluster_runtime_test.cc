@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_event_loop.h"
-#include "tests/support/heard_log.h"
+#include "tests/support/log_capture.h"
 #include "transport/base/version.h"
 
 namespace strata {
@@ -498,7 +498,7 @@ TEST_F(ClusterRuntimeTest, ClonesThatKnowOfEachOtherByMdnsOnlyAreReported) {
 }
 
 TEST_F(ClusterRuntimeTest, ANodeWithAnotherKeyIsLeftOutAndBothLogsSayWhatToDo) {
-  strata::testing::HeardLog log;
+  strata::testing::LogCapture log;
   ClusterRuntime* a = Add(1, {}, {.discovery = &FakeMdns::Start, .key_id = "new"});
   ClusterRuntime* restored = Add(2, {}, {.discovery = &FakeMdns::Start, .key_id = "old"});
   for (int i = 0; i < 3; ++i) {

@@ -34,19 +34,19 @@ wire::ClusterNode* AddNode(wire::GetClusterResponse* cluster, const std::string&
   return node;
 }
 
-TEST(SharedIdText, NamesBothAddressesAndWhatToDo) {
-  EXPECT_THAT(SharedIdText(Shared("a")),
+TEST(SharedIdMessage, NamesBothAddressesAndWhatToDo) {
+  EXPECT_THAT(SharedIdMessage(Shared("a")),
               AllOf(HasSubstr("two machines have the id of kitchen"),
                     HasSubstr("10.0.0.5:7400 is taken, 10.0.0.9:7400 is refused"),
                     HasSubstr("remove the file node_id in its data dir")));
 }
 
-TEST(SharedIdText, OfTheRefusedOneItNamesTheFile) {
+TEST(SharedIdMessage, OfTheRefusedOneItNamesTheFile) {
   wire::SharedId shared = Shared("a");
   shared.set_asked_is_refused(true);
   shared.set_id_file("/var/lib/strata/node_id");
   shared.clear_taken_address();
-  EXPECT_THAT(SharedIdText(shared),
+  EXPECT_THAT(SharedIdMessage(shared),
               AllOf(HasSubstr("which is this one"), HasSubstr("remove /var/lib/strata/node_id"),
                     HasSubstr("one at an unknown address is taken")));
 }

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/silent_node.h"
+#include "tests/support/unreachable_node.h"
 #include "transport/rpc/status_details.h"
 
 namespace strata {
@@ -28,9 +28,9 @@ using ::testing::IsEmpty;
 
 constexpr char kModel[] = "the model";
 
-class LoadingNode final : public testing::SilentNode {
+class LoadingNode final : public testing::UnreachableNode {
  public:
-  explicit LoadingNode(const std::string& name) : SilentNode(name, name + " id") {}
+  explicit LoadingNode(const std::string& name) : UnreachableNode(name, name + " id") {}
 
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return kModel; }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& stage, Progress) override {
@@ -128,9 +128,9 @@ TEST_F(PipelineSources, NamesNoMorePeersThanAreQueried) {
 }
 
 // Loads its stage, and reports the self-test of it.
-class TestedNode final : public testing::SilentNode {
+class TestedNode final : public testing::UnreachableNode {
  public:
-  TestedNode(const std::string& name, float number) : SilentNode(name), number_(number) {}
+  TestedNode(const std::string& name, float number) : UnreachableNode(name), number_(number) {}
 
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec, Progress) override {
     wire::StageInfo info;

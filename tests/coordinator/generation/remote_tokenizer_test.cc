@@ -9,7 +9,7 @@
 #include "coordinator/request/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/silent_node.h"
+#include "tests/support/unreachable_node.h"
 
 namespace strata {
 namespace {
@@ -20,9 +20,9 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 // A node that answers when the test says so.
-class PatientNode final : public testing::SilentNode {
+class PatientNode final : public testing::UnreachableNode {
  public:
-  PatientNode() : SilentNode("patient") {}
+  PatientNode() : UnreachableNode("patient") {}
 
   struct Call {
     std::string text;
@@ -88,13 +88,13 @@ TEST_F(RemoteTokenizerTest, AFullQueueIsRefusedOfTheClientOrOfAll) {
   for (int i = 0; i < 5; ++i) Tokenize("mine", "me");  // two in flight, three wait
   Tokenize("too many of mine", "me");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_TRUE(IsOfOneClient(ends.back()));
+  EXPECT_TRUE(IsClientLimit(ends.back()));
   EXPECT_TRUE(RetryAfterMs(ends.back()).has_value());
   Tokenize("another's", "you");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kUnknown));
   Tokenize("too many of all", "she");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_FALSE(IsOfOneClient(ends.back()));
+  EXPECT_FALSE(IsClientLimit(ends.back()));
   node.Answer(0);
   Tokenize("there is room", "she");
   EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kUnknown));

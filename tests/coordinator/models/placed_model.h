@@ -11,14 +11,14 @@
 #include "coordinator/generation/pipeline.h"
 #include "coordinator/models/deployment.h"
 #include "tests/shard/weights/weights_fixture.h"
-#include "tests/support/silent_node.h"
+#include "tests/support/unreachable_node.h"
 
 namespace strata::testing {
 
 // A node whose loads last until they are cancelled.
-class SlowNode final : public SilentNode {
+class SlowNode final : public UnreachableNode {
  public:
-  SlowNode() : SilentNode("slow", std::string(32, 'a')) {}
+  SlowNode() : UnreachableNode("slow", std::string(32, 'a')) {}
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress progress) override {
     loading.Notify();
     if (loads) {

@@ -347,12 +347,12 @@ TEST(Scheduler, RefusesWithARetryHintWhenTheQueueIsFull) {
   const auto refused = sim.Add(MakeRequest({1}, 5, "a"));
   EXPECT_THAT(refused, StatusIs(Code::kResourceExhausted));
   EXPECT_GE(RetryAfterMs(refused.status()).value_or(0), 1000);
-  EXPECT_TRUE(IsOfOneClient(refused.status()));
+  EXPECT_TRUE(IsClientLimit(refused.status()));
   ASSERT_TRUE(sim.Add(MakeRequest({1}, 5, "b")).ok());
   const auto full = sim.Add(MakeRequest({1}, 5, "c"));
   EXPECT_THAT(full, StatusIs(Code::kResourceExhausted));
   EXPECT_GE(RetryAfterMs(full.status()).value_or(0), 1000);
-  EXPECT_FALSE(IsOfOneClient(full.status()));
+  EXPECT_FALSE(IsClientLimit(full.status()));
   EXPECT_EQ(sim.scheduler.Stats().requests_refused, 2);
   sim.RunToEnd();
   EXPECT_TRUE(sim.scheduler.idle());

@@ -183,7 +183,7 @@ TEST_F(TemplateTurnsTest, TooManyPromptsOfAClientAreItsOwnError) {
   for (size_t i = 0; i < kTemplatesWaitingOfClientMax; ++i) Add(absl::StrCat(i), "1");
   const auto more = turns_->Add({.model = "a", .client = "1"}, 1);
   EXPECT_THAT(more, StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_TRUE(IsOfOneClient(more.status()));
+  EXPECT_TRUE(IsClientLimit(more.status()));
   EXPECT_TRUE(RetryAfterMs(more.status()).has_value());
   Add("a", "2");
 }

@@ -199,7 +199,7 @@ TEST_F(GatewayTest, ListModelsSaysWhenToTryAgain) {
   grpc::ClientContext context;
   wire::ListModelsResponse response;
   const absl::Status status =
-      TextStatusFromGrpc(stub_->ListModels(&context, wire::ListModelsRequest(), &response));
+      RequestStatusFromGrpc(stub_->ListModels(&context, wire::ListModelsRequest(), &response));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_GT(RetryAfterMs(status).value_or(0), 0);
 }
@@ -213,7 +213,7 @@ TEST_F(GatewayTest, ACallForwardedToANonLeaderReportsALeaderChange) {
     if (forwarded) context.AddMetadata(kForwardedKey, "1");
     wire::UnloadModelResponse response;
     const absl::Status status =
-        TextStatusFromGrpc(stub_->UnloadModel(&context, wire::UnloadModelRequest(), &response));
+        RequestStatusFromGrpc(stub_->UnloadModel(&context, wire::UnloadModelRequest(), &response));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_EQ(IsLeaderChanged(status), forwarded) << status;
   }

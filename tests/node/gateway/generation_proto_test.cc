@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 absl::Status RoundTrip(const absl::Status& status) {
-  return TextStatusFromGrpc(TextStatusToGrpc(status));
+  return RequestStatusFromGrpc(RequestStatusToGrpc(status));
 }
 
 TEST(GenerationProto, AFullQueueKeepsItsOwnerAndTimeToRetry) {
@@ -25,11 +25,11 @@ TEST(GenerationProto, AFullQueueKeepsItsOwnerAndTimeToRetry) {
   absl::Status there = RoundTrip(full);
   EXPECT_THAT(there, StatusIs(absl::StatusCode::kResourceExhausted, "many wait"));
   EXPECT_EQ(RetryAfterMs(there), 2'500);
-  EXPECT_FALSE(IsOfOneClient(there));
+  EXPECT_FALSE(IsClientLimit(there));
   EXPECT_EQ(HttpStatusOf(there), 503);
   there = RoundTrip(AsOfOneClient(full));
   EXPECT_EQ(RetryAfterMs(there), 2'500);
-  EXPECT_TRUE(IsOfOneClient(there));
+  EXPECT_TRUE(IsClientLimit(there));
   EXPECT_EQ(HttpStatusOf(there), 429);
 }
 
@@ -42,12 +42,12 @@ TEST(GenerationProto, ParameterErrorsAreCarried) {
 }
 
 TEST(GenerationProto, ConnectionErrorsOfGrpcAreReplaced) {
-  const absl::Status gone = TextStatusFromGrpc(
+  const absl::Status gone = RequestStatusFromGrpc(
       {grpc::StatusCode::UNAVAILABLE, "failed to connect to all addresses; last error: UNKNOWN"});
   EXPECT_THAT(gone, StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("all addresses"))));
-  EXPECT_THAT(TextStatusFromGrpc({grpc::StatusCode::INTERNAL, "RST_STREAM with error code 2"}),
+  EXPECT_THAT(RequestStatusFromGrpc({grpc::StatusCode::INTERNAL, "RST_STREAM with error code 2"}),
               StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("RST_STREAM"))));
-  EXPECT_THAT(TextStatusFromGrpc({grpc::StatusCode::CANCELLED, "CANCELLED"}),
+  EXPECT_THAT(RequestStatusFromGrpc({grpc::StatusCode::CANCELLED, "CANCELLED"}),
               StatusIs(absl::StatusCode::kCancelled));
   EXPECT_THAT(RoundTrip(absl::UnavailableError("tiny is still loading")),
               StatusIs(absl::StatusCode::kUnavailable, "tiny is still loading"));
@@ -60,7 +60,7 @@ TEST(GenerationProto, GarbledDetailsDoNoHarm) {
        {"strata\n=\n==\nx\n\n=y\nretry_after_ms=many\napi_param=\\", "strata\napi_param=\\377\\376",
         "strata\nretry_after_ms=-99999999999999999999", "strataapi_code=1"}) {
     const absl::Status status =
-        TextStatusFromGrpc({grpc::StatusCode::INVALID_ARGUMENT, "words", details});
+        RequestStatusFromGrpc({grpc::StatusCode::INVALID_ARGUMENT, "words", details});
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, "words"));
     EXPECT_FALSE(nlohmann::json::parse(ErrorJson(status), nullptr, false).is_discarded());
     ErrorResponse(status);
@@ -71,7 +71,7 @@ TEST(GenerationProto, GarbledDetailsDoNoHarm) {
 TEST(GenerationProto, DetailsHaveABound) {
   absl::Status status = WithRetryAfterMs(absl::ResourceExhaustedError("x"), 1'000);
   status = WithErrorCode(std::move(status), std::string(100'000, 'x'));
-  EXPECT_LT(TextStatusToGrpc(status).error_details().size(), 2'000);
+  EXPECT_LT(RequestStatusToGrpc(status).error_details().size(), 2'000);
   EXPECT_EQ(RetryAfterMs(RoundTrip(status)), 1'000);
 }
 

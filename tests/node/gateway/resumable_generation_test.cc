@@ -109,9 +109,9 @@ TEST(DecideRetry, ARequestEndsWithItsSourcesStatus) {
 
 TEST(DecideRetry, ARequestResumesWhenItsSourceHasGone) {
   const absl::Status gone = absl::UnavailableError("the node does not answer");
-  EXPECT_EQ(DecideRetry({.status = gone, .said_by_source = false, .started = true}),
+  EXPECT_EQ(DecideRetry({.status = gone, .from_source = false, .started = true}),
             RetryDecision::kResume);
-  EXPECT_EQ(DecideRetry({.status = gone, .said_by_source = false}), RetryDecision::kRetryLater);
+  EXPECT_EQ(DecideRetry({.status = gone, .from_source = false}), RetryDecision::kRetryLater);
   EXPECT_EQ(DecideRetry({.status = AsLeaderChanged(gone), .started = true}),
             RetryDecision::kResume);
   EXPECT_EQ(DecideRetry({.status = AsLeaderChanged(gone), .started = true, .wanted = false}),

@@ -22,8 +22,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/http/http_server.h"
-#include "tests/support/heard_log.h"
 #include "tests/support/http_client.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -243,7 +243,7 @@ TEST_F(HttpTlsTest, HandshakesInASecondAreBounded) {
   HttpServer::Options options;
   options.tls_connections = {.source_per_s = 0, .source_burst = 3};
   Start(options);
-  testing::HeardLog log;
+  testing::LogCapture log;
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(TlsClient(server_->port(), {.authority = pair_.certificate}).connected());
   }

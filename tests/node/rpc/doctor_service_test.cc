@@ -77,8 +77,8 @@ TEST_F(DoctorServiceTest, RefusesTooManyAddresses) {
 
 TEST_F(DoctorServiceTest, ADoorIsOpenUntilItIsReleased) {
   NodeFacts facts;
-  std::unique_ptr<OpenedDoor> door;
-  AskNode({node_.address()}, /*through=*/"", &facts, &door);
+  std::unique_ptr<DoorHandle> door;
+  QueryNode({node_.address()}, /*through=*/"", &facts, &door);
   ASSERT_TRUE(facts.status.ok()) << facts.status;
   EXPECT_EQ(facts.address, node_.address());
   ASSERT_NE(facts.door_port, 0u);

@@ -152,7 +152,7 @@ TEST(StatusText, TellsNodesOfOneNameApart) {
   ClusterSnapshot report = Report();
   report.nodes[1].seen.mutable_record()->set_name("Kitchen");
   report.cluster.mutable_nodes(1)->mutable_record()->set_name("Kitchen");
-  TellNodesApart(&report);
+  DisambiguateNodeNames(&report);
   EXPECT_THAT(StatusText(report),
               AllOf(HasSubstr("kitchen-6964206f coordinates"), HasSubstr("Kitchen-6964206f"),
                     HasSubstr("! two nodes have the name kitchen: ")));

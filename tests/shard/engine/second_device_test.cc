@@ -186,7 +186,7 @@ TEST(Lookahead, ChangeNoLogits) {
   ASSERT_NO_FATAL_FAILURE(decode({53, 132}, {3, 6}, {1, 0}));  // in another order
   EXPECT_FALSE(begin({133}, {9}, {0}));                        // cannot follow
   ASSERT_TRUE(begin({133}, {7}, {0}));
-  EXPECT_EQ((*plain)->HeldIn(0).positions, (*ahead)->HeldIn(0).positions);
+  EXPECT_EQ((*plain)->SlotStateOf(0).positions, (*ahead)->SlotStateOf(0).positions);
   auto one = (*plain)->ReadCache(0, 0, 128);
   auto other = (*ahead)->ReadCache(0, 0, 128);
   ASSERT_TRUE(one.ok() && other.ok());

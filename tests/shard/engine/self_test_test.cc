@@ -71,10 +71,10 @@ TEST(SelfTest, LeavesNothingBehind) {
     Chain tested(model, cuts, Options());
     for (const Rows& rows : {Prompt(0, 0, 20) + Prompt(2, 0, 7), Prompt(0, 20, 1)}) {
       for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-        const auto before = tested.stage(i).HeldIn(0);
+        const auto before = tested.stage(i).SlotStateOf(0);
         ASSERT_THAT(TestOf(&tested.stage(i)).points(), Not(IsEmpty()));
-        EXPECT_EQ(tested.stage(i).HeldIn(0), before);
-        EXPECT_EQ(tested.stage(i).HeldIn(1).positions, 0u);
+        EXPECT_EQ(tested.stage(i).SlotStateOf(0), before);
+        EXPECT_EQ(tested.stage(i).SlotStateOf(1).positions, 0u);
       }
       const auto right = untested.Decode(rows);
       const auto got = tested.Decode(rows);

@@ -18,7 +18,7 @@ using Code = absl::StatusCode;
 
 // Copies a slot from one stage to another, in parts of at most n_max positions.
 absl::Status Copy(Stage* from, Stage* to, int32_t slot, uint32_t begin, uint32_t n_max) {
-  while (begin < from->HeldIn(slot).positions) {
+  while (begin < from->SlotStateOf(slot).positions) {
     auto part = from->ReadCache(slot, begin, n_max);
     if (!part.ok()) return part.status();
     if (auto s = to->WriteCache(slot, *part); !s.ok()) return s;
@@ -61,8 +61,8 @@ TEST_P(StageCaches, SequencesContinueInStagesThatTookThemOver) {
   for (int i = 0; i < 2; ++i) {
     const auto status = Copy(&here_.stage(i), &there_.stage(i), 0, splits ? 40 : 0, 7);
     ASSERT_TRUE(status.ok()) << status;
-    EXPECT_EQ(there_.stage(i).HeldIn(0).positions, 45u);
-    EXPECT_EQ(there_.stage(i).HeldIn(2).positions, 22u);
+    EXPECT_EQ(there_.stage(i).SlotStateOf(0).positions, 45u);
+    EXPECT_EQ(there_.stage(i).SlotStateOf(2).positions, 22u);
   }
   for (int i = 0; i < 5; ++i) {
     const Rows rows = Prompt(0, 45 + i, 1) + Prompt(2, 22 + i, 1);
@@ -84,10 +84,10 @@ TEST_P(StageCaches, ReadingChangesNothing) {
   ASSERT_TRUE(there_.Decode(Prompt(1, 0, 30)).ok());
   for (int i = 0; i < 2; ++i) {
     Stage& stage = here_.stage(i);
-    const Stage::Held before = stage.HeldIn(1);
+    const Stage::Held before = stage.SlotStateOf(1);
     ASSERT_TRUE(stage.ReadCache(1, 0, 9).ok());
     EXPECT_EQ(stage.ReadCache(1, 9, 5).ok(), stage.SplitsCaches());
-    EXPECT_EQ(stage.HeldIn(1), before);
+    EXPECT_EQ(stage.SlotStateOf(1), before);
   }
   const auto expected = there_.Decode(Prompt(1, 30, 4));
   const auto got = here_.Decode(Prompt(1, 30, 4));
@@ -103,7 +103,7 @@ TEST_P(StageCaches, PartsThatDoNotFitAreRefusedAndTheSlotIsEmpty) {
   Stage::CachePart broken = *part;
   broken.bytes.resize(broken.bytes.size() / 2);
   EXPECT_EQ(stage.WriteCache(0, broken).code(), Code::kDataLoss);
-  EXPECT_EQ(stage.HeldIn(0).positions, 0u);
+  EXPECT_EQ(stage.SlotStateOf(0).positions, 0u);
   broken = *part;
   broken.end += 1;
   EXPECT_EQ(stage.WriteCache(0, broken).code(), Code::kDataLoss);
@@ -117,12 +117,12 @@ TEST_P(StageCaches, PartsThatDoNotFitAreRefusedAndTheSlotIsEmpty) {
   EXPECT_EQ(here_.stage(0).ReadCache(0, 20, 1).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(here_.stage(0).ReadCache(17, 0, 1).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(stage.WriteCache(0, *part), absl::OkStatus());
-  EXPECT_EQ(stage.HeldIn(0).positions, 20u);
+  EXPECT_EQ(stage.SlotStateOf(0).positions, 20u);
 }
 
 TEST_P(StageCaches, ANewVersionMarksEarlierReadsAsStale) {
   Stage& stage = here_.stage(0);
-  const auto version = [&stage] { return stage.HeldIn(3).version; };
+  const auto version = [&stage] { return stage.SlotStateOf(3).version; };
   ASSERT_TRUE(here_.Decode(Prompt(3, 0, 20)).ok());
   const uint64_t first = version();
   ASSERT_TRUE(here_.Decode(Prompt(3, 20, 3)).ok());

@@ -52,10 +52,10 @@ TEST(WarmUp, LeavesNothingBehind) {
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
       auto* const stage = dynamic_cast<LlamaStage*>(&warm.stage(i));
       ASSERT_NE(stage, nullptr);
-      const auto before = stage->HeldIn(0);
+      const auto before = stage->SlotStateOf(0);
       ASSERT_TRUE(WarmUp(WarmUpRows(Kind::kGpu, /*own_memory=*/true, 64), stage).ok());
-      EXPECT_EQ(stage->HeldIn(0).positions, 0u);
-      EXPECT_NE(stage->HeldIn(0).version, before.version) << "nothing was run";
+      EXPECT_EQ(stage->SlotStateOf(0).positions, 0u);
+      EXPECT_NE(stage->SlotStateOf(0).version, before.version) << "nothing was run";
     }
     for (const Rows& rows : {Prompt(0, 0, 20) + Prompt(2, 0, 7), Prompt(0, 20, 1)}) {
       const auto right = cold.Decode(rows);

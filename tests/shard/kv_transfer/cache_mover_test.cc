@@ -178,7 +178,7 @@ class CacheMover : public ::testing::Test {
   }
   std::vector<uint32_t> Lengths() const {
     std::vector<uint32_t> lengths;
-    for (int32_t slot = 0; slot < 4; ++slot) lengths.push_back(there_->HeldIn(slot).positions);
+    for (int32_t slot = 0; slot < 4; ++slot) lengths.push_back(there_->SlotStateOf(slot).positions);
     return lengths;
   }
 

@@ -26,7 +26,7 @@ inline constexpr absl::Duration kStageServerPatience = absl::Seconds(30);
 class StageWithoutCaches : public Stage {
  public:
   void Clear() override {}
-  Held HeldIn(int32_t) const override { return {}; }
+  Held SlotStateOf(int32_t) const override { return {}; }
   bool SplitsCaches() const override { return false; }
   absl::StatusOr<CachePart> ReadCache(int32_t, uint32_t, uint32_t) override {
     return absl::InvalidArgumentError("nothing is there");
@@ -153,7 +153,7 @@ class StageServerTest : public ::testing::Test {
     return hello;
   }
 
-  absl::StatusOr<MemoryDialled> Dial(const wire::Hello& hello, Link::Receiver* receiver) {
+  absl::StatusOr<DialledMemoryLink> Dial(const wire::Hello& hello, Link::Receiver* receiver) {
     return DialMemoryLink(
         {.hello = hello},
         [this](const wire::Hello& peer) -> absl::StatusOr<AcceptedLink> {

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/shard/serving/stage_server_fixture.h"
-#include "tests/support/heard_log.h"
+#include "tests/support/log_capture.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -256,7 +256,7 @@ TEST_F(StageServerTest, AHostileStageBeforeIsCutOffAndLoggedOnce) {
   uint64_t id = 0;
   for (const Breach& breach : breaches) {
     SCOPED_TRACE(breach.why);
-    testing::HeardLog log;
+    testing::LogCapture log;
     AwaitNoLinks();
     ConnectOut();
     const uint64_t steps = server_->steps_done();
@@ -307,7 +307,7 @@ TEST_F(StageServerTest, ReportsABrokenStageBeforeToTheNextAndAcceptsAnother) {
   in_.reset();
   // Both links have gone; new ones serve.
   Collector again;
-  absl::StatusOr<MemoryDialled> dialled = absl::UnavailableError("");
+  absl::StatusOr<DialledMemoryLink> dialled = absl::UnavailableError("");
   while (absl::IsUnavailable(dialled.status())) dialled = Dial(Before(), &again);
   ASSERT_TRUE(dialled.ok()) << dialled.status();
 }

@@ -26,7 +26,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
-#include "tests/support/heard_log.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/raw_message.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/link/link_child.h"
@@ -618,7 +618,7 @@ class Flood {
 TEST(GrpcLinkHostileMember, ThousandsOfSilentLinksAreRefusedAndLeaveNothing) {
   Server server;
   const absl::Time begin = absl::Now();
-  testing::HeardLog log;
+  testing::LogCapture log;
   {
     Flood flood(server.server().address());
     flood.Call(3'000);

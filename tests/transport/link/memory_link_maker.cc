@@ -14,7 +14,7 @@ class MemoryLinkMaker final : public LinkMaker {
     dial.hello = std::move(options.hello);
     dial.allow_mixed_versions = options.dialler_allows_mixed;
     dial.acceptor_allows_mixed_versions = options.acceptor_allows_mixed;
-    absl::StatusOr<MemoryDialled> dialled =
+    absl::StatusOr<DialledMemoryLink> dialled =
         DialMemoryLink(std::move(dial), std::move(accept), receiver);
     if (!dialled.ok()) return dialled.status();
     return std::move(dialled->link);

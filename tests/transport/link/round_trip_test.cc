@@ -16,7 +16,7 @@ namespace {
 
 using absl_testing::StatusIs;
 
-absl::StatusOr<MemoryDialled> DialSink(RoundTripSink* sink, Link::Receiver* receiver) {
+absl::StatusOr<DialledMemoryLink> DialSink(RoundTripSink* sink, Link::Receiver* receiver) {
   MemoryDialOptions options;
   options.hello.set_probe(true);
   return DialMemoryLink(
@@ -56,7 +56,7 @@ TEST(RoundTrip, TimesOutWhenThePeerHangs) {
 TEST(RoundTripSink, TakesABoundedNumberOfLinksAndForgetsClosedOnes) {
   RoundTripSink sink;
   std::vector<std::unique_ptr<RoundTripTimer>> timers;
-  std::vector<MemoryDialled> open;
+  std::vector<DialledMemoryLink> open;
   for (size_t i = 0; i < kRoundTripLinksMax; ++i) {
     timers.push_back(std::make_unique<RoundTripTimer>());
     auto dialled = DialSink(&sink, timers.back().get());
@@ -68,7 +68,7 @@ TEST(RoundTripSink, TakesABoundedNumberOfLinksAndForgetsClosedOnes) {
   open.clear();
   sink.ReclaimClosedLinks();
   // The acceptors notice it a moment later.
-  absl::StatusOr<MemoryDialled> again = absl::UnknownError("not tried");
+  absl::StatusOr<DialledMemoryLink> again = absl::UnknownError("not tried");
   for (int i = 0; i < 10'000 && !again.ok(); ++i) again = DialSink(&sink, &late);
   EXPECT_TRUE(again.ok()) << again.status();
   again = absl::UnknownError("closed");

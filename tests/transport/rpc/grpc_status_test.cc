@@ -22,8 +22,8 @@ TEST(GrpcStatus, EveryCodeSurvivesTheRoundTrip) {
 }
 
 TEST(GrpcStatus, StatusesOfThePeerAreDistinguishedFromGrpcs) {
-  EXPECT_TRUE(SaidByPeer(ToGrpc(absl::UnavailableError("it is still loading"))));
-  EXPECT_FALSE(SaidByPeer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")));
+  EXPECT_TRUE(IsFromPeer(ToGrpc(absl::UnavailableError("it is still loading"))));
+  EXPECT_FALSE(IsFromPeer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")));
 }
 
 TEST(GrpcStatus, UnknownCodesBecomeUnknown) {

@@ -22,7 +22,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/heard_log.h"
+#include "tests/support/log_capture.h"
 #include "tests/transport/security/tls_fixture.h"
 #include "tests/transport/security/tls_forgery.h"
 
@@ -176,7 +176,7 @@ TEST_F(ListeningServerTest, AFloodFromOneAddressKeepsNobodyElseOut) {
   ListeningServer::Options options = Tls();
   options.limits.source_burst = 20;
   const Server server(options);
-  testing::HeardLog log;
+  testing::LogCapture log;
   std::vector<std::unique_ptr<Visitor>> flood;
   for (int i = 0; i < 200; ++i) {
     flood.push_back(std::make_unique<Visitor>(server.port(), "127.0.0.2"));
@@ -193,7 +193,7 @@ TEST_F(ListeningServerTest, AFloodFromManyAddressesKeepsOutWhoIsNotKnownYet) {
   options.limits = {.source_burst = 20, .total_burst = 30};
   const Server server(options);
   ASSERT_TRUE(GetsIn(server, *bert_));
-  testing::HeardLog log;
+  testing::LogCapture log;
   std::vector<std::unique_ptr<Visitor>> flood;
   for (int i = 0; i < 60; ++i) {
     flood.push_back(std::make_unique<Visitor>(server.port(), absl::StrCat("127.0.1.", 1 + i)));
@@ -210,7 +210,7 @@ class Refusal : public ListeningServerTest {
   // Expects `reason` once in the log after several attempts, each of which is refused.
   template <typename Attempt>
   void ExpectLogged(const std::string& reason, Attempt attempt) {
-    testing::HeardLog log;
+    testing::LogCapture log;
     auto server = std::make_unique<Server>(Tls());
     const int port = server->port();
     for (int i = 0; i < 3; ++i) attempt(*server);
@@ -303,7 +303,7 @@ TEST_F(Refusal, OfAHandshakeThatDoesNotEnd) {
 }
 
 TEST_F(Refusal, IsNotWhatAProbeOfThePortGets) {
-  testing::HeardLog log;
+  testing::LogCapture log;
   auto server = std::make_unique<Server>(Tls());
   for (int i = 0; i < 3; ++i) Visitor(server->port());
   EXPECT_TRUE(GetsIn(*server, *bert_));
@@ -323,7 +323,7 @@ TEST_F(ListeningServerTest, ShuttingDownEndsItUnderAFlood) {
       close(fd);
     }
   });
-  EXPECT_THAT(testing::HeardLog().WaitFor("too many"), SizeIs(1));
+  EXPECT_THAT(testing::LogCapture().WaitFor("too many"), SizeIs(1));
   server.reset();
   stopped = true;
   flood.join();

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/heard_log.h"
+#include "tests/support/log_capture.h"
 
 namespace strata {
 namespace {
@@ -17,7 +17,7 @@ class RefusalLogTest : public ::testing::Test {
  protected:
   FakeClock clock_;
   RefusalLog refusals_{"7400", &clock_};
-  testing::HeardLog log_;
+  testing::LogCapture log_;
 };
 
 TEST_F(RefusalLogTest, LogsEachSourceAndReasonOnce) {

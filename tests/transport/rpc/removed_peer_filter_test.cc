@@ -8,7 +8,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "gtest/gtest.h"
-#include "tests/support/heard_log.h"
+#include "tests/support/log_capture.h"
 #include "tests/transport/security/tls_fixture.h"
 
 namespace strata {
@@ -35,7 +35,7 @@ TEST(RemovedPeerFilter, RefusesARemovedNodeOverOldConnections) {
   };
   ASSERT_TRUE(ask().ok());
   gate->Refuse(testing::kBert, cluster.cluster_id());
-  testing::HeardLog log;
+  testing::LogCapture log;
   for (int i = 0; i < 3; ++i) {
     const grpc::Status status = ask();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);

@@ -11,7 +11,7 @@ using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
 TEST(UcxLinkNone, SaysThatLinksGoOverGrpc) {
-  KeepUcxFromHooking();
+  DisableUcxMemoryHooks();
   EXPECT_THAT(UcxLinks::Start({}).status(),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("over gRPC")));
 }

@@ -12,9 +12,9 @@
 
 namespace strata::testing {
 
-class SilentNode : public NodeClient {
+class UnreachableNode : public NodeClient {
  public:
-  explicit SilentNode(const std::string& name, const std::string& id = "")
+  explicit UnreachableNode(const std::string& name, const std::string& id = "")
       : name_(name), id_(id.empty() ? name : id) {}
 
   const std::string& id() const override { return id_; }

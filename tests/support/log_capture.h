@@ -16,10 +16,10 @@
 
 namespace strata::testing {
 
-class HeardLog final : public absl::LogSink {
+class LogCapture final : public absl::LogSink {
  public:
-  HeardLog() { absl::AddLogSink(this); }
-  ~HeardLog() override { absl::RemoveLogSink(this); }
+  LogCapture() { absl::AddLogSink(this); }
+  ~LogCapture() override { absl::RemoveLogSink(this); }
 
   void Send(const absl::LogEntry& entry) override {
     if (entry.log_severity() < absl::LogSeverity::kWarning) return;
