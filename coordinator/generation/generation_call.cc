@@ -49,7 +49,7 @@ void GenerationCall::Start(std::vector<int32_t> prompt,
   {
     absl::MutexLock lock(mu_);
     events_.push_front(
-        [prompt = std::move(prompt)](GenerationSink* sink) { sink->OnStarted(prompt); });
+        [prompt = std::move(prompt)](GenerationListener* sink) { sink->OnStarted(prompt); });
     if (!ended_) engine_ = engine;
     id_ = id;
     reason = stop_reason_;
@@ -67,7 +67,7 @@ void GenerationCall::Refuse(absl::Status status) {
     absl::MutexLock lock(mu_);
     decided_ = true;
     unneeded = std::exchange(on_unwanted_, nullptr);
-    events_.push_back([status = std::move(status)](GenerationSink* sink) {
+    events_.push_back([status = std::move(status)](GenerationListener* sink) {
       sink->OnEnd(status, FinishReason::kCancelled, {});
     });
   }
@@ -75,7 +75,7 @@ void GenerationCall::Refuse(absl::Status status) {
 }
 
 void GenerationCall::OnToken(const wire::SampledToken& token) {
-  Emit([token](GenerationSink* sink) { sink->OnToken(token); });
+  Emit([token](GenerationListener* sink) { sink->OnToken(token); });
 }
 
 void GenerationCall::OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) {
@@ -84,7 +84,7 @@ void GenerationCall::OnEnd(absl::Status status, FinishReason reason, const Gener
     ended_ = true;
     engine_ = nullptr;
   }
-  Emit([status = std::move(status), reason, usage](GenerationSink* sink) {
+  Emit([status = std::move(status), reason, usage](GenerationListener* sink) {
     sink->OnEnd(status, reason, usage);
   });
 }

@@ -16,13 +16,6 @@
 
 namespace strata {
 
-// Receives the events of one generation; called as a GenerationListener is. OnStarted() comes
-// first, if the generation starts at all.
-class GenerationSink : public GenerationListener {
- public:
-  virtual void OnStarted(const std::vector<int32_t>& prompt) = 0;
-};
-
 // Ends a generation early. Thread-safe, never blocks; may be called at any time, and the first call
 // counts.
 class GenerationHandle {
@@ -37,7 +30,7 @@ class GenerationHandle {
 // Thread-safe.
 class GenerationCall final : public GenerationListener, public GenerationHandle {
  public:
-  explicit GenerationCall(std::shared_ptr<GenerationSink> sink) : sink_(std::move(sink)) {}
+  explicit GenerationCall(std::shared_ptr<GenerationListener> sink) : sink_(std::move(sink)) {}
 
   void Cancel() override { Stop(StopReason::kCancelled); }
   void Finish() override { Stop(StopReason::kFinished); }
@@ -58,13 +51,13 @@ class GenerationCall final : public GenerationListener, public GenerationHandle 
 
  private:
   enum class StopReason { kNone, kCancelled, kFinished };
-  using Event = absl::AnyInvocable<void(GenerationSink*) &&>;
+  using Event = absl::AnyInvocable<void(GenerationListener*) &&>;
 
   void Stop(StopReason reason);
   void Emit(Event event);
   void EmitPending();
 
-  const std::shared_ptr<GenerationSink> sink_;  // shared with the caller
+  const std::shared_ptr<GenerationListener> sink_;  // shared with the caller
 
   mutable absl::Mutex mu_;
   // At most one for each token, one for the start and one for the end. Emitted by one thread at a

@@ -39,6 +39,9 @@ namespace strata {
 class GenerationListener {
  public:
   virtual ~GenerationListener() = default;
+  // First, if the generation starts at all: the tokens of its prompt. Not from the engine, whose
+  // caller has them, but from GenerationCall (generation_call.h).
+  virtual void OnStarted(const std::vector<int32_t>& /*prompt*/) {}
   // The next token of the output. The token that ends a generation is not shown.
   virtual void OnToken(const wire::SampledToken& token) = 0;
   // Exactly once, and last. Not OK: the error; `reason` means nothing then.

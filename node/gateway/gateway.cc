@@ -96,7 +96,7 @@ absl::Status NoCoordinator(const std::string& why) {
 // A request that runs here or elsewhere, at one source after the other.
 class Gateway::Text final : public GenerationHandle {
  public:
-  explicit Text(std::shared_ptr<GenerationSink> sink) : call_(std::move(sink)) {}
+  explicit Text(std::shared_ptr<GenerationListener> sink) : call_(std::move(sink)) {}
 
   void Cancel() override { Stop(&GenerationHandle::Cancel); }
   void Finish() override { Stop(&GenerationHandle::Finish); }
@@ -136,7 +136,7 @@ class Gateway::Text final : public GenerationHandle {
 };
 
 // Listens to a request that runs on this node.
-class Gateway::Local final : public GenerationSink {
+class Gateway::Local final : public GenerationListener {
  public:
   Local(Gateway* gateway, PendingRequest pending)
       : gateway_(gateway),
@@ -284,7 +284,7 @@ std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& addr
 }
 
 std::shared_ptr<GenerationHandle> Gateway::Generate(const wire::GenerateRequest& request,
-                                                    std::shared_ptr<GenerationSink> sink,
+                                                    std::shared_ptr<GenerationListener> sink,
                                                     GenerateOptions options) {
   auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
   auto generation = std::make_shared<Text>(resumable);  // shared with the caller

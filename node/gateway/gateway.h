@@ -45,7 +45,7 @@ class GenerationSource {
   // Starts a request; never blocks. Its output and its end go to `sink`, which is kept until its
   // OnEnd().
   virtual std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
-                                                     std::shared_ptr<GenerationSink> sink,
+                                                     std::shared_ptr<GenerationListener> sink,
                                                      GenerateOptions options) = 0;
 };
 
@@ -78,7 +78,7 @@ class Gateway final : public GenerationSource {
   // (RetryAfterMs), nor took over within the time to wait. A request is resumed when the node that
   // coordinated has gone and another one takes over.
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
-                                             std::shared_ptr<GenerationSink> sink,
+                                             std::shared_ptr<GenerationListener> sink,
                                              GenerateOptions options) override;
 
   using ModelList = std::vector<wire::ModelStatus>;

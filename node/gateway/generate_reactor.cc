@@ -7,7 +7,7 @@
 namespace strata {
 
 // The stream's listener; the stream stays until OnEnd().
-class GenerateReactor::Sink final : public GenerationSink {
+class GenerateReactor::Sink final : public GenerationListener {
  public:
   explicit Sink(GenerateReactor* stream) : stream_(stream) {}
 

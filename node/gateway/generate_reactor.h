@@ -23,7 +23,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<wire::GenerateEven
   explicit GenerateReactor(std::shared_ptr<ActiveGenerations> active);
 
   // The listener to the request. REQUIRES: is given to exactly one source.
-  const std::shared_ptr<GenerationSink>& sink() const { return sink_; }
+  const std::shared_ptr<GenerationListener>& sink() const { return sink_; }
   // Cancels the request when the caller goes; FinishGeneration finishes it. REQUIRES: called once,
   // before the stream is given to gRPC.
   void SetControl(std::shared_ptr<GenerationHandle> control);
@@ -45,9 +45,9 @@ class GenerateReactor final : public grpc::ServerWriteReactor<wire::GenerateEven
 
   const std::shared_ptr<ActiveGenerations> active_;  // shared by all streams
   const uint64_t number_;
-  const std::shared_ptr<GenerationSink> sink_;  // shared with the request's source
-  std::shared_ptr<GenerationHandle> control_;   // shared with the request's source
-  std::shared_ptr<void> place_;                 // not shared
+  const std::shared_ptr<GenerationListener> sink_;  // shared with the request's source
+  std::shared_ptr<GenerationHandle> control_;       // shared with the request's source
+  std::shared_ptr<void> place_;                     // not shared
 
   absl::Mutex mu_;
   int refs_ ABSL_GUARDED_BY(mu_) = 2;  // the source's, until End(); the call's, until OnDone()

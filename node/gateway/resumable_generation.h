@@ -41,11 +41,12 @@ inline RetryDecision DecideRetry(const SourceEnd& end) {
   return end.resumed && !end.started && too_early ? RetryDecision::kRetry : RetryDecision::kFinish;
 }
 
-// Calls come as GenerationSink's: one source at a time, and a later source begins after the earlier
-// source's last call. Not thread-safe.
-class ResumableGeneration final : public GenerationSink {
+// Calls come as GenerationListener's: one source at a time, and a later source begins after the
+// earlier source's last call. Not thread-safe.
+class ResumableGeneration final : public GenerationListener {
  public:
-  ResumableGeneration(const wire::GenerateRequest& request, std::shared_ptr<GenerationSink> sink)
+  ResumableGeneration(const wire::GenerateRequest& request,
+                      std::shared_ptr<GenerationListener> sink)
       : request_(request), sink_(std::move(sink)) {}
 
   bool started() const { return started_; }
@@ -79,7 +80,7 @@ class ResumableGeneration final : public GenerationSink {
 
  private:
   const wire::GenerateRequest request_;
-  const std::shared_ptr<GenerationSink> sink_;  // shared with the caller
+  const std::shared_ptr<GenerationListener> sink_;  // shared with the caller
   bool started_ = false;
   std::vector<int32_t> prompt_, tokens_;
   std::vector<float> mirostat_mu_;

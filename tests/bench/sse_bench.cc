@@ -74,7 +74,7 @@ class ClockSource final : public GenerationSource {
   explicit ClockSource(const Load& load) : load_(load) {}
 
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest&,
-                                             std::shared_ptr<GenerationSink> sink,
+                                             std::shared_ptr<GenerationListener> sink,
                                              GenerateOptions) override {
     class NullHandle final : public GenerationHandle {
       void Cancel() override {}
@@ -88,7 +88,7 @@ class ClockSource final : public GenerationSource {
 
   // False: not all clients have connected.
   bool Run() {
-    std::vector<std::shared_ptr<GenerationSink>> sinks;
+    std::vector<std::shared_ptr<GenerationListener>> sinks;
     {
       absl::MutexLock lock(mu_);
       const auto all = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
@@ -119,7 +119,7 @@ class ClockSource final : public GenerationSource {
  private:
   const Load load_;
   absl::Mutex mu_;
-  std::vector<std::shared_ptr<GenerationSink>> sinks_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<GenerationListener>> sinks_ ABSL_GUARDED_BY(mu_);
 };
 
 // One client, its socket and the bytes of an incomplete event.

@@ -18,7 +18,7 @@
 
 namespace strata {
 
-class SimClient final : public GenerationSink {
+class SimClient final : public GenerationListener {
  public:
   struct Options {
     size_t number = 0;

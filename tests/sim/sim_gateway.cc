@@ -18,7 +18,7 @@ constexpr int64_t kConnectUs = absl::ToInt64Microseconds(kGatewayConnectTime);
 constexpr int64_t kTickUs = 100'000;  // as in node/gateway/gateway.cc
 
 // The text at the node that writes it, which tells the one that asked.
-class Told final : public GenerationSink {
+class Told final : public GenerationListener {
  public:
   struct To {
     std::function<void(std::vector<int32_t>)> started;
@@ -47,7 +47,7 @@ class Told final : public GenerationSink {
 // As Gateway::Text.
 class SimGateway::Text final : public GenerationHandle {
  public:
-  explicit Text(std::shared_ptr<GenerationSink> sink) : call_(std::move(sink)) {}
+  explicit Text(std::shared_ptr<GenerationListener> sink) : call_(std::move(sink)) {}
 
   void Cancel() override { Say(&GenerationHandle::Cancel); }
   void Finish() override { Say(&GenerationHandle::Finish); }
@@ -72,7 +72,7 @@ class SimGateway::Text final : public GenerationHandle {
 };
 
 // As Gateway::Local.
-class SimGateway::Local final : public GenerationSink {
+class SimGateway::Local final : public GenerationListener {
  public:
   Local(SimGateway* gateway, Asked asked)
       : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink) {}
@@ -230,7 +230,7 @@ void SimGateway::Stop() {
 }
 
 std::shared_ptr<GenerationHandle> SimGateway::Generate(const wire::GenerateRequest& request,
-                                                       std::shared_ptr<GenerationSink> sink,
+                                                       std::shared_ptr<GenerationListener> sink,
                                                        bool pass_on) {
   const auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
   const auto text = std::make_shared<Text>(resumable);  // shared with who asked

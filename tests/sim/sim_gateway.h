@@ -38,7 +38,8 @@ class SimGateway {
   void Stop();
 
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
-                                             std::shared_ptr<GenerationSink> sink, bool pass_on);
+                                             std::shared_ptr<GenerationListener> sink,
+                                             bool pass_on);
   uint32_t resumed() const { return resumed_; }
   size_t waiting() const { return waiting_.size(); }
 

@@ -30,7 +30,7 @@ void ApiCounters::CountFirstToken(absl::Duration after) {
   first_token_us += static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Microseconds(after)));
 }
 
-class CompletionSession::Sink final : public GenerationSink {
+class CompletionSession::Sink final : public GenerationListener {
  public:
   Sink(std::shared_ptr<CompletionSession> session, size_t index)
       : session_(std::move(session)), index_(index) {}

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-class RecordingSink final : public GenerationSink {
+class RecordingSink final : public GenerationListener {
  public:
   void OnStarted(const std::vector<int32_t>& prompt) override {
     events.push_back("started " + std::to_string(prompt.size()));
@@ -94,7 +94,7 @@ TEST(GenerationCall, ACancelAfterTheStartOrRefusalIsNotReported) {
 
 // A sink that cancels from inside its own call.
 TEST(GenerationCall, MayBeCancelledFromItsSink) {
-  class Impatient final : public GenerationSink {
+  class Impatient final : public GenerationListener {
    public:
     void OnStarted(const std::vector<int32_t>&) override {}
     void OnToken(const wire::SampledToken&) override {

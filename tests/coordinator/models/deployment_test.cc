@@ -84,7 +84,7 @@ TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
 }
 
-class Ear final : public GenerationSink {
+class Ear final : public GenerationListener {
  public:
   void OnStarted(const std::vector<int32_t>&) override {}
   void OnToken(const wire::SampledToken&) override {}

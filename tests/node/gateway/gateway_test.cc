@@ -30,7 +30,7 @@ namespace {
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-class Listener final : public GenerationSink {
+class Listener final : public GenerationListener {
  public:
   void OnStarted(const std::vector<int32_t>&) override { ADD_FAILURE() << "it started"; }
   void OnToken(const wire::SampledToken&) override {}

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class RecordingSink final : public GenerationSink {
+class RecordingSink final : public GenerationListener {
  public:
   void OnStarted(const std::vector<int32_t>& prompt) override { started.push_back(prompt); }
   void OnToken(const wire::SampledToken& token) override { tokens.push_back(token.token()); }

@@ -45,7 +45,7 @@ class EarlySource final : public GenerationSource {
   explicit EarlySource(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
 
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest&,
-                                             std::shared_ptr<GenerationSink> to,
+                                             std::shared_ptr<GenerationListener> to,
                                              GenerateOptions) override {
     sink = std::move(to);
     sink->OnStarted({1, 2});
@@ -58,7 +58,7 @@ class EarlySource final : public GenerationSource {
   }
 
   const std::shared_ptr<Control> control = std::make_shared<Control>();
-  std::shared_ptr<GenerationSink> sink;
+  std::shared_ptr<GenerationListener> sink;
 
  private:
   const std::vector<std::string> pieces_;
