@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<NodeClient>> Dial(const std::string& address) {
   }
 }
 
-void Ask(const std::string& address, NodeReport* node) {
+void Query(const std::string& address, NodeReport* node) {
   auto client = Dial(address);
   if (!client.ok()) {
     node->status = client.status();
@@ -144,9 +144,9 @@ absl::StatusOr<ClusterSnapshot> CollectReport(const std::string& first,
     if (!is_first && node.seen.state() != "alive") {
       node.status = absl::UnavailableError(absl::StrCat("it is ", node.seen.state()));
     } else if (address.empty()) {
-      node.status = absl::UnavailableError("no way to it works");
+      node.status = absl::UnavailableError("no route to it works");
     } else {
-      threads.emplace_back([address, &node] { Ask(address, &node); });
+      threads.emplace_back([address, &node] { Query(address, &node); });
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -157,11 +157,11 @@ wire::ClusterSnapshot ToWire(const ClusterSnapshot& report) {
   wire::ClusterSnapshot wire;
   *wire.mutable_cluster() = report.cluster;
   for (const NodeReport& node : report.nodes) {
-    wire::ReportNode* told = wire.add_nodes();
-    *told->mutable_seen() = node.seen;
-    ToWire(node.status, "", told->mutable_status());
-    *told->mutable_info() = node.info;
-    *told->mutable_sees() = node.sees;
+    wire::ReportNode* sent = wire.add_nodes();
+    *sent->mutable_seen() = node.seen;
+    ToWire(node.status, "", sent->mutable_status());
+    *sent->mutable_info() = node.info;
+    *sent->mutable_sees() = node.sees;
   }
   return wire;
 }
@@ -183,12 +183,12 @@ absl::StatusOr<ClusterSnapshot> FetchReport(const std::string& address, int64_t 
   MakePrintable(&wire);
   ClusterSnapshot report;
   report.cluster = std::move(*wire.mutable_cluster());
-  for (wire::ReportNode& told : *wire.mutable_nodes()) {
+  for (wire::ReportNode& received : *wire.mutable_nodes()) {
     NodeReport& node = report.nodes.emplace_back();
-    node.seen = std::move(*told.mutable_seen());
-    node.status = FromWire(told.status());
-    node.info = std::move(*told.mutable_info());
-    node.sees = std::move(*told.mutable_sees());
+    node.seen = std::move(*received.mutable_seen());
+    node.status = FromWire(received.status());
+    node.info = std::move(*received.mutable_info());
+    node.sees = std::move(*received.mutable_sees());
   }
   return report;
 }
@@ -228,11 +228,11 @@ PlanInputs PlanInputsOf(const ClusterSnapshot& report) {
     for (const wire::DeviceInfo& device : node.info.devices()) {
       devices.push_back(DeviceOf(device));
       if (device.memory_limit() == 0 || !device.shares_machine_memory()) continue;
-      // The limit is the device's; what it shares with others is all there.
+      // The limit is the device's own; the memory that it shares with others is not limited.
       offered[device.name()] = device.memory_free();
       devices.back().facts.memory_free_bytes = node.info.memory_free();
     }
-    // Names are people's and may come twice; the plan's are unique.
+    // People give the names, which may not be unique; the plan's are.
     const std::string name = DistinctName(answering, node.seen.record());
     if (node.id() == report.cluster.asked()) request.coordinator_node = inputs.places.size();
     AddMeasuredNode(name, {.memory = node.info.machine_id(), .cores = node.info.cores_id()},

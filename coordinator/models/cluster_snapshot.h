@@ -1,5 +1,5 @@
-// All that a cluster's nodes know, asked of each of them: what a plan is made from and what
-// `strata status` shows. Blocks; never on the loop.
+// The state of a cluster as each of its nodes reports it: the input of a plan and of `strata
+// status`. Blocks; never on the loop.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@
 namespace strata {
 
 struct NodeReport {
-  wire::ClusterNode seen;  // by the node that was asked first
-  // Whether it answered for itself; the rest is empty when it did not.
+  wire::ClusterNode seen;  // by the node that was queried first
+  // OK: it answered itself; else the rest is empty.
   absl::Status status;
   wire::GetInfoResponse info;
-  wire::GetClusterResponse sees;       // the cluster from its side: its links
+  wire::GetClusterResponse sees;       // the cluster as it sees it: its links
   std::unique_ptr<NodeClient> client;  // null when it did not answer
 
   const std::string& name() const { return seen.record().name(); }
@@ -29,36 +29,37 @@ struct NodeReport {
 };
 
 struct ClusterSnapshot {
-  wire::GetClusterResponse cluster;  // as the node that was asked first sees it
-  std::vector<NodeReport> nodes;     // in the order of cluster.nodes(); maybe not all
+  wire::GetClusterResponse cluster;  // as the node that was queried first sees it
+  std::vector<NodeReport> nodes;     // in the order of cluster.nodes(); perhaps not all
 
-  // As measured from one to the other, by places in `nodes`; null: not yet.
+  // As measured from one node to the other, by indexes in `nodes`; null: not yet.
   const wire::LinkSpeed* Link(size_t from, size_t to) const;
-  // Whether some node still measures its devices, or one of the ways between nodes that answer is
-  // not measured yet.
+  // Whether some node still measures its devices, or a link between nodes that answer is not
+  // measured yet.
   bool measuring() const;
 };
 
-// Asks the node at `first`, host:port, then all nodes it knows to be there, at the same time.
-// Errors of the first alone; those of others are in the report. `only` these ids, 16 bytes each,
-// are asked and in it, if there are any.
+// Queries the node at `first`, host:port, then all nodes that it knows to be alive, at the same
+// time. Returns errors of the first alone; those of others are in the report. If `only` has ids, 16
+// bytes each, only these nodes are queried and reported.
 absl::StatusOr<ClusterSnapshot> CollectReport(const std::string& first,
                                               const std::vector<std::string>& only = {});
 
-// The same, collected by the node at `address`, so that no other needs to be reached from here; the
+// The same, collected by the node at `address`, so that the caller need not reach the others; the
 // reports have no clients.
 absl::StatusOr<ClusterSnapshot> FetchReport(const std::string& address, int64_t timeout_ms,
                                             const std::vector<std::string>& only = {});
-// The same of one node: its status where it does not answer. kNotFound: it is not known there.
+// The same for one node. Errors: the node's own status if it does not answer; kNotFound: it is not
+// known there.
 absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout_ms,
                                      const std::string& id);
 wire::ClusterSnapshot ToWire(const ClusterSnapshot& report);
 
-// Nodes of one name are called name-id from here on, each with the first digits of its id.
-void DisambiguateNodeNames(ClusterSnapshot* report);
+// Renames nodes that share a name to name-id, each with the first digits of its id.
+void TellNodesApart(ClusterSnapshot* report);
 
 // The nodes, devices and links of a PlanRequest: the members of the cluster that answer.
-// `places[i]` is where nodes[i] of the request is in the report.
+// `places[i]` is the index in the report of nodes[i] of the request.
 struct PlanInputs {
   PlanRequest request;
   std::vector<size_t> places;

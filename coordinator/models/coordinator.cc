@@ -1,4 +1,4 @@
-// Models: loaded, shared, unloaded.
+// Models: loaded, leased, unloaded.
 #include "coordinator/models/coordinator.h"
 
 #include <algorithm>
@@ -28,19 +28,19 @@
 namespace strata {
 namespace {
 
-// So long who asks for the models waits for those that are being loaded again.
+// How long Models() waits for models that are being loaded again.
 constexpr absl::Duration kReloadTime = absl::Seconds(5);
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
 }
 
-// Whether `wanted`, if anything, is another type of cache than `has`.
+// Whether `wanted`, if not empty, differs from `has`, whose default is `otherwise`.
 bool IsOther(const std::string& wanted, const std::string& has, const char* otherwise) {
   return !wanted.empty() && wanted != (has.empty() ? otherwise : has);
 }
 
-// Whether what is there is what is wished for now.
+// OK: the loaded model has the options that `request` asks for.
 absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request) {
   const auto differs = [&](const char* what) {
     return absl::FailedPreconditionError(
@@ -58,14 +58,14 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (IsOther(wants.activations(), has.activations(), "f32")) return differs("--activations");
   if (IsOther(wants.cpu_moe(), has.cpu_moe(), "auto")) return differs("--cpu-moe");
   const wire::CacheSpec& spec = has.cache();
-  const wire::CacheSpec& wish = wants.cache();
-  if (IsOther(wish.type_k(), spec.type_k(), "f16")) return differs("--cache-type-k");
-  if (IsOther(wish.type_v(), spec.type_v(), "f16")) return differs("--cache-type-v");
-  if (IsOther(wish.flash_attention(), spec.flash_attention(), "auto")) {
+  const wire::CacheSpec& wanted = wants.cache();
+  if (IsOther(wanted.type_k(), spec.type_k(), "f16")) return differs("--cache-type-k");
+  if (IsOther(wanted.type_v(), spec.type_v(), "f16")) return differs("--cache-type-v");
+  if (IsOther(wanted.flash_attention(), spec.flash_attention(), "auto")) {
     return differs("--flash-attention");
   }
-  if (wish.exact() && !spec.exact()) return differs("promise (--exact)");
-  if (wish.kv_cells() != 0 && wish.kv_cells() != cache.kv_cells) return differs("--kv-cells");
+  if (wanted.exact() && !spec.exact()) return differs("promise (--exact)");
+  if (wanted.kv_cells() != 0 && wanted.kv_cells() != cache.kv_cells) return differs("--kv-cells");
   return absl::OkStatus();
 }
 
@@ -105,12 +105,12 @@ void Coordinator::StopCalls() {
 
 void Coordinator::Stop() {
   StopCalls();
-  if (recovery_thread_.joinable()) recovery_thread_.join();  // first: it makes new ones
+  if (recovery_thread_.joinable()) recovery_thread_.join();  // first: it makes new deployments
   std::vector<DeploymentPtr> models;
   bool has_successors = false;
   {
     absl::MutexLock lock(mu_);
-    models.swap(lost_);  // what RunLeadershipLoop() has not come to
+    models.swap(lost_);  // that RunLeadershipLoop() has not unloaded yet
     std::ranges::move(models_.Clear(), std::back_inserter(models));
     has_successors = role_.has_successors();
   }
@@ -137,22 +137,23 @@ bool Coordinator::stopping() {
   return stopping_;
 }
 
-Coordinator::OperationContext Coordinator::UntilStopped(const OperationContext& asked) {
-  OperationContext caller = asked;
-  caller.should_continue = [this, should_continue = asked.should_continue] {
+Coordinator::OperationContext Coordinator::UntilStopped(const OperationContext& caller) {
+  OperationContext stoppable = caller;
+  stoppable.should_continue = [this, should_continue = caller.should_continue] {
     return !stopping() && should_continue();
   };
-  return caller;
+  return stoppable;
 }
 
-// Its models have been handed over, or are being: others know more of them.
+// Its models are transferred, or about to be: the next coordinator knows more of them.
 absl::Status Coordinator::Stopping() const {
   absl::Status why =
       absl::UnavailableError("the node that coordinates is stopping; try again in a few seconds");
   return role_.has_successors() ? AsLeaderChanged(std::move(why)) : why;
 }
 
-// Nobody interrupted what ends because the node stops, and another one may do it.
+// An operation that ends because the node stops was not interrupted by its caller, and another node
+// may carry it out.
 absl::Status Coordinator::Explain(const absl::Status& status) {
   absl::MutexLock lock(mu_);
   const bool ended_by_it = absl::IsCancelled(status) || absl::IsUnavailable(status);
@@ -162,19 +163,19 @@ absl::Status Coordinator::Explain(const absl::Status& status) {
 absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(
     const OperationContext& caller) {
   std::unique_lock<absl::Mutex> work(work_mu_, std::defer_lock);
-  for (bool told = false; !work.try_lock(); told = true) {
+  for (bool noted = false; !work.try_lock(); noted = true) {
     if (!caller.should_continue()) return absl::CancelledError("interrupted");
-    if (!told) caller.note("Another model is being loaded or moved; this is next…");
+    if (!noted) caller.note("Another model is being loaded or moved; this is next…");
     absl::SleepFor(kPoll);
   }
   const auto unloading = [this] {
     absl::MutexLock lock(mu_);
     return unloads_ > 0;
   };
-  // What is planned now counts on that memory.
-  for (bool told = false; unloading(); told = true) {
+  // The next plan counts on that memory.
+  for (bool noted = false; unloading(); noted = true) {
     if (!caller.should_continue()) return absl::CancelledError("interrupted");
-    if (!told) caller.note("Another model is being unloaded…");
+    if (!noted) caller.note("Another model is being unloaded…");
     absl::SleepFor(kPoll);
   }
   return work;
@@ -187,7 +188,7 @@ PlanningOptions Coordinator::PlanningFor(const OperationContext& caller) {
                               .skip_measurement_wait = caller.skip_measurement_wait,
                               .model_id = "",
                               .known = nullptr,
-                              .opened = nullptr,
+                              .on_headers = nullptr,
                               .note = caller.note,
                               .should_continue = caller.should_continue};
   absl::MutexLock lock(mu_);
@@ -227,7 +228,7 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
-    const DeploymentPtr& instead_of, const OperationContext& caller, Failure* failure) {
+    const DeploymentPtr& instead_of, const OperationContext& caller, LoadFailure* failure) {
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
   UnloadStaleStages(planned.get());
@@ -252,8 +253,8 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     });
   }
   if (!status.ok()) {
-    failure->cap = CapacityLimitOf(deployment->planned(), status);
-    Refuse(*deployment, status);
+    failure->limit = CapacityLimitOf(deployment->planned(), status);
+    ExcludeDevice(*deployment, status);
     if (instead_of != nullptr) {
       deployment->UnloadForNextPlan(status);
       if (!IsThere(deployment)) return nullptr;
@@ -269,19 +270,20 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   return deployment;
 }
 
-absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelRequest& request,
-                                                      const OperationContext& caller) {
+absl::StatusOr<Coordinator::LoadResult> Coordinator::Load(const wire::LoadModelRequest& request,
+                                                          const OperationContext& caller) {
   const OperationContext watched = UntilStopped(caller);
   OperationContext yielding = watched;
-  bool gave_way = false;
-  yielding.should_continue = [this, &watched, &gave_way] {
+  bool yielded = false;
+  yielding.should_continue = [this, &watched, &yielded] {
     if (!watched.should_continue()) return false;
-    gave_way = gave_way || AnyRecovering();
-    return !gave_way;
+    yielded = yielded || AnyRecovering();
+    return !yielded;
   };
   auto loaded = LoadNow(request, yielding);
-  while (!loaded.ok() && std::exchange(gave_way, false) && !caller.is_recovery) {
-    watched.note("A model that serves lost a stage, which comes first; then this begins again…");
+  while (!loaded.ok() && std::exchange(yielded, false) && !caller.is_recovery) {
+    watched.note(
+        "A model that serves lost a stage and is recovered first; then this load begins again…");
     while (watched.should_continue() && AnyRecovering()) absl::SleepFor(kPoll);
     loaded = LoadNow(request, yielding);
   }
@@ -290,8 +292,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelReque
   return loaded;
 }
 
-absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
-                                                         const OperationContext& caller) {
+absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadModelRequest& request,
+                                                             const OperationContext& caller) {
   if (auto s = CheckLeadership(); !s.ok()) return s;
   const bool again = !request.model_id().empty();
   if (again) {
@@ -304,29 +306,29 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   };
   const auto work = StartWork(caller);
   if (!work.ok()) return work.status();
-  std::optional<Loaded> there;
+  std::optional<LoadResult> there;
   wire::LoadModelRequest wanted = request;
   if (caller.ignore_assignment) wanted.mutable_placement()->clear_assign();
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
-  planning.caps = Refused(request.model_id());  // by hand all devices are tried
+  planning.limits = ExcludedDevices(request.model_id());  // loads by hand: none
   bool left = again;
   {
     absl::MutexLock lock(mu_);
-    // It may be one of them.
+    // Its stages may be left on the nodes.
     left = left || !reloads_.entries().empty() ||
            absl::c_any_of(models_.models(),
                           [](const auto& model) { return model.second->lost_a_stage(); });
   }
-  if (left) planning.loaded = PlanningOptions::Loaded::kAround;
-  std::string comes_back;  // the id of what this takes the place of
+  if (left) planning.reuse = PlanningOptions::Reuse::kAround;
+  std::string comes_back;  // the id of the failed model that this load replaces
   const auto failed = [&](const absl::Status& why) {
     absl::MutexLock lock(mu_);
-    // What was wrong with this load alone does not end the tries for want of room.
+    // Other errors are of this load alone, and do not end the retries for want of room.
     if (IsCapacityError(why)) reloads_.OnTried(comes_back, why);
     return why;
   };
-  planning.opened = [&](const ModelFile& model) {
+  planning.on_headers = [&](const ModelFile& model) {
     DeploymentPtr found;
     {
       absl::MutexLock lock(mu_);
@@ -339,7 +341,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
     if (found == nullptr) return absl::OkStatus();
     if (found->recovering()) {
       return absl::UnavailableError(absl::StrCat(
-          found->name(), " lost a stage, and its layers are being placed again; try again then"));
+          found->name(),
+          " lost a stage, and its layers are being placed again; try again when it is served"));
     }
     if (!found->serving()) {  // failed: it makes room for this
       if (GiveUp(found)) comes_back = model.id();
@@ -349,7 +352,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
     absl::MutexLock lock(mu_);
     const std::optional<uint64_t> lease = models_.Join(found, request.hold());
     if (!lease.has_value()) return absl::OkStatus();
-    there = Loaded{.deployment = found, .was_there = true, .lease = *lease};
+    there = LoadResult{.deployment = found, .was_there = true, .lease = *lease};
     return absl::AlreadyExistsError("");
   };
   wire::LoadModelRequest sized = request;
@@ -362,7 +365,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
                                       /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return failed(deployment.status());
-  Loaded loaded{.deployment = *std::move(deployment)};
+  LoadResult loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
   if (!caller.is_recovery && !request.hold()) reloads_.Remove(loaded.deployment->model_id());
   loaded.lease = models_.OnLoaded(loaded.deployment, request.hold());
@@ -394,7 +397,7 @@ bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why
     absl::MutexLock lock(mu_);
     was_there = TakeOut(deployment);
   }
-  if (!was_there) return Remove(deployment, why);  // somebody wants it unloaded
+  if (!was_there) return Remove(deployment, why);  // another caller unloads it
   deployment->AnnounceLeaderChange(why);
   return true;
 }
@@ -414,7 +417,7 @@ bool Coordinator::GiveUp(const DeploymentPtr& failed) {
     comes_back = failed->lost_a_stage() && RequeueReload(failed->model_id(), why);
   }
   const absl::Status again = absl::UnavailableError("the model is loaded again");
-  // What lacked nothing but room has stages that the next plan may keep.
+  // A model that lacked nothing but room has stages that the next plan may keep.
   if (comes_back && IsCapacityError(why)) {
     Leave(failed, again);
   } else {
@@ -432,7 +435,7 @@ std::optional<std::string> Coordinator::ForgetPendingReload(const std::string& m
     name = PrintableText::OfPath(reloads_.entries().at(*id).request.source().path()).str();
     reloads_.Remove(*id);
   }
-  PublishDesiredStateNow();  // what is left of it goes with the next sweep
+  PublishDesiredStateNow();  // its stages are reclaimed next
   return name;
 }
 
@@ -445,7 +448,7 @@ void Coordinator::Release(uint64_t lease) {
   DeploymentPtr last;
   {
     absl::MutexLock lock(mu_);
-    last = models_.Release(lease);  // at once: nobody joins any more
+    last = models_.Release(lease);  // at once: no caller joins it any more
     if (last == nullptr) return;
     reclaimer_.OnDeploymentEnded(SteadyTime::Now());
     ++unloads_;
@@ -483,7 +486,7 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
       absl::MutexLock lock(mu_);
       name = models_.ShownName(*deployment);
     }
-    // Else another one has just taken its place, or somebody else unloads it.
+    // Else another deployment has just replaced it, or another caller unloads it.
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
     {
       absl::MutexLock lock(mu_);
@@ -498,13 +501,13 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   if (auto s = CheckLeadership(); !s.ok()) return s;
   {
-    const auto looked = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    const auto is_known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
       return stopping_ || !role_.is_leader() || !reloads_.MayLoadSoon();
     };
     absl::MutexLock lock(mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&looked), kReloadTime);
+    mu_.AwaitWithTimeout(absl::Condition(&is_known), kReloadTime);
   }
-  // What it was about to load may be another's by now.
+  // The models that it was about to load may be another coordinator's by now.
   if (auto s = CheckLeadership(); !s.ok()) return s;
   std::vector<DeploymentPtr> models;
   std::map<std::string, ReloadQueue::Entry> reloads;
@@ -573,7 +576,7 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
 
 bool Coordinator::MayReload() {
   absl::MutexLock lock(mu_);
-  RefreshLeadership();  // a tick's look may be older than who asks
+  RefreshLeadership();  // the last tick may be older than the caller's view
   return role_.is_leader() && reloads_.MayLoadSoon();
 }
 

@@ -1,13 +1,13 @@
-// The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
+// The role that one node of a cluster has: it plans, loads and unloads models, and serves requests.
 // Every node has one of these, and it is idle on all but the node that membership made the
-// coordinator. When the role goes, its models are unloaded, and its texts are handed over to
-// whoever coordinates next. When it comes, models that the coordinator before had loaded to stay
-// are loaded again, with the stages of theirs that it left behind; others are unloaded. A model
-// that loses a stage is recovered: the layers are placed again on the nodes that are left, around
-// the stages that they have, and its texts go on there. Models move to better plans beside their
-// texts.
+// coordinator. When the node loses the role, its models are unloaded, and their requests are
+// transferred to the next coordinator. When it gets the role, models that the previous coordinator
+// had loaded to stay are loaded again, with the stages that it left behind; other stages are
+// unloaded. A model that loses a stage is recovered: the layers are placed again on the nodes that
+// are left, around the stages that they have, and its requests go on there. Models move to better
+// plans while they serve.
 //
-// Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
+// Thread-safe, but for Tick(). Methods that block say so; none of these is called on the loop.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +45,9 @@
 
 namespace strata {
 
-// Models that a cluster has at a time.
+// Models that a cluster has at a time, at most.
 inline constexpr size_t kModelsMax = 16;
-// Texts at a time that a model has room for, unless asked.
+// Sequences that a model has room for at a time, unless the request says otherwise.
 inline constexpr uint32_t kLoadSeqs = 4;
 
 class Coordinator {
@@ -63,17 +63,18 @@ class Coordinator {
   Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher, Options options);
   ~Coordinator();
 
-  // Once the node listens: by which host:port it reaches itself. Loop thread, or before it runs.
+  // `self_address`: host:port by which the node reaches itself. REQUIRES: the node listens; on the
+  // loop's thread, or before the loop runs.
   void Start(std::string self_address);
 
   // Calls that wait end soon with kUnavailable, and no new ones begin. Any number of times.
   void StopCalls();
-  // The same, then ends what is under way and unloads all models, or hands them over where another
-  // node is there to coordinate. Blocks until that is done; nodes that hang are given half a
-  // minute. Once.
+  // The same, then ends operations in progress and unloads all models, or leaves them to the next
+  // coordinator if there is another node. Blocks until that is done; nodes that hang are given half
+  // a minute. Once.
   void Stop();
 
-  // Who coordinates, as this node sees it.
+  // Which node coordinates, as this node sees it.
   struct Leadership {
     bool mine = false;
     bool settled = false;  // mine: and not about to become another's
@@ -82,16 +83,16 @@ class Coordinator {
   };
   Leadership leadership();  // blocks until the loop answers
   absl::Status
-  CheckLeadership();  // the same; where it is not mine, kUnavailable and AsLeaderChanged()
+  CheckLeadership();  // the same; if it is another node's, kUnavailable and AsLeaderChanged()
 
-  // All that the cluster's nodes know, asked from here; on any node. `only` these ids, 16 bytes
-  // each, if there are any. Blocks.
+  // The report of all nodes, or of those with the ids in `only`, 16 bytes each, if there are any;
+  // on any node. Blocks.
   absl::StatusOr<ClusterSnapshot> Report(const std::vector<std::string>& only = {});
 
-  // Each returns kUnavailable where this node does not coordinate.
+  // Each of these returns kUnavailable where this node does not coordinate.
   //
-  // What a call that takes long tells its caller, and asks of it; on the caller's thread or a
-  // loading one, one call at a time. False ends the call (kCancelled).
+  // Callbacks and options of a long operation. The callbacks run on the caller's thread or a
+  // loading one, one at a time. False ends the operation (kCancelled).
   struct OperationContext {
     std::function<bool()> should_continue;
     std::function<bool(const std::string& note)> note;
@@ -105,98 +106,105 @@ class Coordinator {
   // Blocks; errors of PlanModel().
   absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,
                                            const OperationContext& caller);
-  // Blocks. A model that is there already stays as it is. Where another model loses a stage, that
-  // is recovered first, and the load begins again then. kFailedPrecondition: it is there, but not
-  // as wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
-  struct Loaded {
+  // Blocks. A model that is loaded already stays as it is. Where another model loses a stage, it is
+  // recovered first, and the load begins again then. kFailedPrecondition: it is loaded with other
+  // options; kResourceExhausted: too many models; else errors of PlanModel() and
+  // Deployment::Load().
+  struct LoadResult {
     std::shared_ptr<Deployment> deployment;  // shared with this
     bool was_there = false;
     uint64_t lease = 0;  // with `hold`; 0: it stays
   };
-  absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request,
-                              const OperationContext& caller);
-  // What another node had coordinated, with the stages that are left of it. Layers that were
-  // assigned by hand go elsewhere where they cannot be had so. Otherwise as Load().
-  absl::StatusOr<Loaded> Reload(const wire::LoadModelRequest& request, OperationContext caller);
-  // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
-  // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
+  absl::StatusOr<LoadResult> Load(const wire::LoadModelRequest& request,
+                                  const OperationContext& caller);
+  // Loads a model of another coordinator again, with the stages that are left of it. Layers that
+  // were assigned by hand go elsewhere if they cannot be placed so. Otherwise as Load().
+  absl::StatusOr<LoadResult> LoadAgain(const wire::LoadModelRequest& request,
+                                       OperationContext caller);
+  // `model`: name, path or the start of an id; empty: the only one. Blocks until its memory is
+  // free. kNotFound, kInvalidArgument: none matches, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
-  // A model that is held goes with the last of its leases. Release() blocks as Unload(), and does
-  // nothing when the lease is no more: the model was unloaded, or it stays now.
+  // A model that is held by leases is unloaded with the last of them. Release() blocks as Unload(),
+  // and does nothing when the lease does not exist any more: the model was unloaded, or is pinned
+  // now.
   bool HasLease(uint64_t lease);
   void Release(uint64_t lease);
-  // Blocks for a few seconds where models of the coordinator before are being loaded again. Those
-  // that are wanted and not placed have no stages, and say why. kUnavailable: it is not known yet
-  // what there should be, or this node is alone and misses others that may know.
+  // Blocks for a few seconds while models of the previous coordinator are being loaded again.
+  // Models that are to be loaded and are not placed have no stages, and the reason as their status.
+  // kUnavailable: the desired models are not known yet, or this node is alone and misses others
+  // that may know them.
   absl::StatusOr<std::vector<wire::ModelStatus>> Models();
-  // What cannot be served now, and why, a line each; on any node: of others, too, what only it
-  // knows. Does not block.
+  // The models that cannot be served now, and why, a line each. Empty where this node does not
+  // coordinate. Does not block.
   std::vector<std::string> Problems();
-  // As Models() has it: by the name that no other has.
+  // As Models() has it, with its unique shown name.
   wire::ModelStatus StatusOf(const std::shared_ptr<Deployment>& deployment);
-  // What they do, for graphs; none where this node does not coordinate. Does not block.
+  // Load figures of the models, for metrics; none where this node does not coordinate. Does not
+  // block.
   struct ModelStats {
     PrintableText name;  // as it is shown
     std::string id;      // bytes
     bool serving = false;
-    size_t tokenizing = 0;  // texts whose prompts are not tokens yet
+    size_t tokenizing = 0;  // requests whose prompts are not tokens yet
     std::vector<wire::ModelStage> stages;
     SchedulerStats scheduler;
   };
   std::vector<ModelStats> Stats();
-  // Whether Generate() would find it at work, or soon, or failed; else why not. Does not block.
+  // OK: Generate() would find the model serving, being recovered, or failed; else why not. Does not
+  // block.
   absl::Status Answers(const std::string& model);
-  // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
+  // The role is new, and models of the previous coordinator may be loaded again soon. On the loop.
   bool MayReload();
-  static absl::Status Reloading();  // what texts end with meanwhile
+  static absl::Status LoadingAgain();  // for requests until then
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
-  // Blocks until nothing is on the node any more: its layers go to others, while texts go on where
-  // there is room for them beside what is loaded, else once those under way have ended. Errors of
-  // Load(): when the others have no room, nothing has changed. kNotFound,
-  // kInvalidArgument: no node is meant, or several.
+  // Blocks until the node has no stages any more: its layers go to others, while requests go on if
+  // there is room beside the loaded stages, else once the running requests have ended. Errors of
+  // Load(): when the others have no room, nothing has changed. kNotFound, kInvalidArgument: no node
+  // matches, or several.
   absl::Status Drain(const wire::DrainNodeRequest& request, const OperationContext& caller);
 
  private:
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);
-  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
+  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls in progress
 
   template <typename T>
   absl::StatusOr<T> CallOnLoop(std::function<T()> fn);
   absl::StatusOr<wire::Epoch> NextEpoch();
   bool IsGone(const std::string& node_id);                      // as membership says; in hex
   void RefreshLeadership() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
-  // `asked`, which also ends when this stops.
-  OperationContext UntilStopped(const OperationContext& asked);
+  // `caller`, whose operation also ends when this stops.
+  OperationContext UntilStopped(const OperationContext& caller);
   absl::Status Explain(const absl::Status& status);
   // Waits for its turn to change what is loaded. kCancelled.
   absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const OperationContext& caller);
-  absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request,
-                                 const OperationContext& caller);
+  absl::StatusOr<LoadResult> LoadNow(const wire::LoadModelRequest& request,
+                                     const OperationContext& caller);
   absl::Status DrainNow(const wire::DrainNodeRequest& request, const OperationContext& caller);
   PlanningOptions PlanningFor(const OperationContext& caller);
-  // Remembers the device where `why` says that a load of `deployment` computed wrong numbers: plans
-  // that nobody asked for leave it alone until the members change.
-  void Refuse(const Deployment& deployment, const absl::Status& why);
-  std::vector<CapacityLimit> Refused(const std::string& model_id);
+  // Where `why` says that a device computed wrong numbers in a load of `deployment`: excludes that
+  // device from plans that no person requested, until the members change.
+  void ExcludeDevice(const Deployment& deployment, const absl::Status& why);
+  std::vector<CapacityLimit> ExcludedDevices(const std::string& model_id);
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
-  // The same; kNotFound only where nobody can have or want such a model.
+  // The same; kNotFound only where the model is neither loaded nor to be loaded.
   absl::StatusOr<DeploymentPtr> FindOrWhyNot(const std::string& model);
-  // Why a load failed that nobody ended.
-  struct Failure {
-    std::optional<CapacityLimit> cap;  // for want of memory or disk, or of right numbers
-    bool is_unavailable = false;       // most often a connection that broke
-    // It took the place of another one and has it still, for the next try.
+  // Why a load failed that was not cancelled.
+  struct LoadFailure {
+    std::optional<CapacityLimit> limit;  // for want of memory or disk, or of right numbers
+    bool is_unavailable = false;         // most often a connection that broke
+    // The failed deployment, which has replaced another one and keeps its place for the next try.
     DeploymentPtr in_place;
   };
-  // `instead_of`, if any, is still there, or nothing is done: null.
+  // Replaces `instead_of`, if not null. Returns null if `instead_of` is not in the table any more.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
                                        const wire::LoadModelRequest& request,
                                        const DeploymentPtr& instead_of,
-                                       const OperationContext& caller, Failure* failure);
+                                       const OperationContext& caller, LoadFailure* failure);
   // Deploy(); where there is less memory or disk than was planned, plans with what there is and
-  // tries again, as load_retries.h says. `planning` and `placement`, which may be fewer than the
-  // request's, made `planned`. Null: `instead_of`, or what took its place, is not there any more.
+  // tries again, as load_retries.h says. `planned` was made from `planning` and `placement`, which
+  // may have fewer constraints than the request's. Null: `instead_of`, or its replacement, is not
+  // in the table any more.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,
@@ -204,8 +212,7 @@ class Coordinator {
                                                   DeploymentPtr instead_of,
                                                   const OperationContext& caller);
   absl::Status EvacuateModel(const DeploymentPtr& from, const OperationContext& caller);
-  // With the work begun. Not OK: `from` serves as before, or it is being
-  // recovered.
+  // Not OK: `from` serves as before, or is being recovered. REQUIRES: StartWork().
   absl::Status MigrateLive(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
                            const wire::LoadModelRequest& request, const OperationContext& caller);
   void Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
@@ -215,45 +222,44 @@ class Coordinator {
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void RunRecoveryLoop();  // thread
   void Recover(const DeploymentPtr& lost);
-  // False: something else had to be recovered first.
-  bool ReloadOne(const std::string& id, const wire::LoadModelRequest& pending_reload);
+  // False: a model that serves had to be recovered first.
+  bool Reload(const std::string& id, const wire::LoadModelRequest& pending_reload);
   bool AnyRecovering();
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadStaleStages(PlannedModel* planned);
-  // With the stages on their nodes and the work begun.
+  // REQUIRES: StartWork(); the stages are still on their nodes.
   absl::Status RecoverNow(const DeploymentPtr& lost, const OperationContext& caller);
   bool IsThere(const DeploymentPtr& deployment);
-  // Takes it out of the table; false: it was not there. Remove() unloads it then, in any case.
+  // Takes it out of the table; false: it was not there. Remove() then unloads it in either case.
   bool TakeOut(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
-  // The same, but what is loaded of it stays on its nodes, for the next plan to keep.
+  // The same, but its loaded stages stay on their nodes, for the next plan to keep.
   bool Leave(const DeploymentPtr& deployment, const absl::Status& why);
-  // What failed goes, since it is loaded again by hand; where that fails, it comes back by itself
-  // as it would have. True: it would have.
+  // Removes a failed model, since a person loads it again; where that load fails, it is retried by
+  // itself as before. True: it would have been retried.
   bool GiveUp(const DeploymentPtr& failed);
-  // It was loaded to stay, and is loaded again as soon as it can be, until somebody unloads it.
-  // False: it was not.
+  // Queues a pinned model, which is loaded again as soon as possible, until somebody unloads it.
+  // False: it is not pinned.
   bool RequeueReload(const std::string& id, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // One that is not loaded again yet, and now will not be. Returns its path; none, or several, are
-  // meant: nothing.
+  // Gives up a pending reload. Returns its path; nothing: none matches, or several.
   std::optional<std::string> ForgetPendingReload(const std::string& model);
 
   void Tick();                                                    // loop
   bool Look();                                                    // loop; true: look again soon
   void LoseNodes(const ClusterView& view);                        // loop
   void PublishDesiredState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
-  // Not on the loop: before the caller that asked for a change hears that it is made.
+  // Not on the loop: called before the requester of a change gets its result.
   void PublishDesiredStateNow();
-  // For all at once, each on its thread.
+  // Calls `call` for all models at once, each on its thread.
   static void ForEach(const std::vector<DeploymentPtr>& models,
                       absl::FunctionRef<void(Deployment*)> call);
-  // What is loaded from now on is another leadership's.
+  // Drops all models: deployments from now on belong to another leadership.
   void StepDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // This node does not coordinate, and has models nevertheless.
   bool HasModelsOfAnother() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  void RunLeadershipLoop();   // thread: takes and leaves leadership
-  bool ReclaimStaleStages();  // true: it has seen all, and nothing was left over
+  void RunLeadershipLoop();   // thread: what follows from a change of the role
+  bool ReclaimStaleStages();  // true: all nodes answered, and no stage was stale
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WhyNotHere(const std::string& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -271,17 +277,17 @@ class Coordinator {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   ModelTable models_ ABSL_GUARDED_BY(mu_);
   ReloadQueue reloads_ ABSL_GUARDED_BY(mu_);
-  LeaderRole role_ ABSL_GUARDED_BY(mu_);  // as last looked at
+  LeaderRole role_ ABSL_GUARDED_BY(mu_);  // as of the last RefreshLeadership()
   RecoverySchedule recovery_ ABSL_GUARDED_BY(mu_);
   RebalanceSchedule rebalance_ ABSL_GUARDED_BY(mu_);
   StageReclaimer reclaimer_ ABSL_GUARDED_BY(mu_);
-  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;  // under way: memory that comes back
+  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;  // in progress: memory that will be free
   // Of a leadership that has ended; RunLeadershipLoop() unloads them.
   std::vector<DeploymentPtr> lost_ ABSL_GUARDED_BY(mu_);
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
   NodeFlapTracker flap_tracker_ ABSL_GUARDED_BY(mu_);
   // By model id, at most kModelsMax; of each, kCapacityLimitsMax at most.
-  std::map<std::string, std::vector<CapacityLimit>> refused_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::vector<CapacityLimit>> excluded_devices_ ABSL_GUARDED_BY(mu_);
   LossDetector lost_members_;                 // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   uint64_t tick_ms_ = 0;                      // loop

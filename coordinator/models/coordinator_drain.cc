@@ -16,7 +16,7 @@ namespace strata {
 namespace {
 
 absl::Status BeingRecovered(const Deployment& model) {
-  return absl::UnavailableError(absl::StrCat("a stage was lost, and is placed again; ",
+  return absl::UnavailableError(absl::StrCat("a stage was lost, and its layers are placed again; ",
                                              model.name(), " stays for now: drain the node again"));
 }
 
@@ -71,27 +71,27 @@ absl::Status Coordinator::EvacuateModel(const DeploymentPtr& from, const Operati
   const PlannedModel& now = from->planned();
   planning.known = now.model;
   planning.model_id = now.model->id();
-  planning.caps = Refused(planning.model_id);
+  planning.limits = ExcludedDevices(planning.model_id);
   wire::LoadModelRequest request = from->request();
   request.mutable_placement()->clear_assign();  // it may name the node
   request.mutable_placement()->set_n_ctx(now.inputs.request.cache.n_ctx);
   if (from->serving()) {
     PlanningOptions beside = planning;
-    beside.loaded = PlanningOptions::Loaded::kAround;
+    beside.reuse = PlanningOptions::Reuse::kAround;
     beside.beside = true;
     auto planned = PlanModel(beside, now.source, request.placement());
     if (planned.ok()) {
-      caller.note(absl::StrCat("Moving ", from->name(), " while its texts go on…"));
+      caller.note(absl::StrCat("Moving ", from->name(), " while its requests go on…"));
       OperationContext yielding = caller;
       yielding.should_continue = [this, &caller] {
         return caller.should_continue() && !AnyRecovering();
       };
       const absl::Status moved = MigrateLive(from, *std::move(planned), request, yielding);
-      const bool gave_way = absl::IsCancelled(moved) && caller.should_continue() && AnyRecovering();
-      return gave_way ? BeingRecovered(*from) : moved;
+      const bool yielded = absl::IsCancelled(moved) && caller.should_continue() && AnyRecovering();
+      return yielded ? BeingRecovered(*from) : moved;
     }
   }
-  if (from->serving()) {  // else it holds nothing
+  if (from->serving()) {  // else it has no stages
     for (const PlannedStage& stage : now.plan.stages) {
       planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
                                 .device = now.inputs.request.devices[stage.device].name,
@@ -107,14 +107,16 @@ absl::Status Coordinator::EvacuateModel(const DeploymentPtr& from, const Operati
   if (!planned.ok()) return planned.status();
   from->SetMoving(true);
   absl::Cleanup stay = [&from] { from->SetMoving(false); };
-  for (uint32_t told = 0, texts = from->texts(); texts > 0; texts = from->texts()) {
-    if (texts != told &&
-        !caller.note(absl::StrCat("Waiting for ", texts, " text", texts == 1 ? "" : "s", " of ",
-                                  from->name(), " to end…"))) {
+  for (uint32_t noted = 0, active = from->active_requests(); active > 0;
+       active = from->active_requests()) {
+    if (active != noted &&
+        !caller.note(absl::StrCat("Waiting for ", active, " request", active == 1 ? "" : "s",
+                                  " of ", from->name(), " to end…"))) {
       return absl::CancelledError("interrupted");
     }
-    told = texts;
-    // Whoever recovers it, or another one, waits for this to end, and texts wait for that.
+    noted = active;
+    // A recovery, of this model or another one, waits for this operation, and its requests for the
+    // recovery.
     if (AnyRecovering()) return BeingRecovered(*from);
     if (!caller.should_continue()) return absl::CancelledError("interrupted");
     absl::SleepFor(kPoll);
@@ -125,9 +127,9 @@ absl::Status Coordinator::EvacuateModel(const DeploymentPtr& from, const Operati
     absl::MutexLock lock(mu_);
     RequeueReload(from->model_id(), absl::UnavailableError("it moves to other nodes"));
   }
-  // Those that came at the last moment go on there.
+  // Requests that came at the last moment go on there.
   from->Unload(AsLeaderChanged(absl::UnavailableError("the model moves")));
-  // From here on it is carried through: half a move helps nobody.
+  // From here on the move is not cancelled: half a move is of no use.
   OperationContext resolute = caller;
   resolute.should_continue = [] { return true; };
   resolute.note = [&caller](const std::string& note) {
@@ -136,7 +138,7 @@ absl::Status Coordinator::EvacuateModel(const DeploymentPtr& from, const Operati
   };
   resolute.placed = nullptr;
   resolute.progress = nullptr;
-  planning.freed.clear();  // it is, by now
+  planning.freed.clear();  // the nodes report it as free by now
   planning.should_continue = [this] { return !stopping(); };
   planning.note = resolute.note;
   const auto moved = DeployWhereItFits(planning, *std::move(planned), request, request.placement(),

@@ -1,5 +1,5 @@
-// Whether this node coordinates, and what follows from it: models go with the role, and what a
-// coordinator before has left behind goes when it comes.
+// Leadership of this node: when it loses the role, its models are unloaded; when it gets the role,
+// stages that a previous coordinator left behind are reclaimed.
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -20,9 +20,10 @@
 namespace strata {
 namespace {
 
-// While texts run or a model is being recovered, and else: what changes otherwise says so itself.
+// While requests run or a model is being recovered, and else: other changes are signalled.
 constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
-// So long what was held at the coordinator before stays for who holds it.
+// How long the stages of models that were leased from the previous coordinator stay for the lease
+// holders.
 constexpr absl::Duration kHeldTime = absl::Seconds(10);
 
 absl::Status NotCoordinating() {
@@ -34,30 +35,30 @@ absl::Status NotCoordinating() {
 
 template <typename T>
 absl::StatusOr<T> Coordinator::CallOnLoop(std::function<T()> fn) {
-  struct Answer {
+  struct Result {
     absl::Mutex mu;
     std::optional<T> value ABSL_GUARDED_BY(mu);
   };
-  const auto answer = std::make_shared<Answer>();  // shared with the loop
-  loop_->Post([answer, fn = std::move(fn)] {
+  const auto result = std::make_shared<Result>();  // shared with the loop
+  loop_->Post([result, fn = std::move(fn)] {
     T value = fn();
-    absl::MutexLock lock(answer->mu);
-    answer->value = std::move(value);
+    absl::MutexLock lock(result->mu);
+    result->value = std::move(value);
   });
-  absl::MutexLock lock(answer->mu);
-  const auto there = [&answer]() ABSL_SHARED_LOCKS_REQUIRED(answer->mu) {
-    return answer->value.has_value();
+  absl::MutexLock lock(result->mu);
+  const auto has_value = [&result]() ABSL_SHARED_LOCKS_REQUIRED(result->mu) {
+    return result->value.has_value();
   };
-  while (!answer->mu.AwaitWithTimeout(absl::Condition(&there), kPoll)) {
+  while (!result->mu.AwaitWithTimeout(absl::Condition(&has_value), kPoll)) {
     if (stopping()) return absl::UnavailableError("the node is stopping");
   }
-  return *std::move(answer->value);
+  return *std::move(result->value);
 }
 
 Coordinator::Leadership Coordinator::leadership() {
   const auto leadership = CallOnLoop<Leadership>([this, cluster = cluster_] {
     {
-      // What is loaded next must not fall to a tick's older look.
+      // A model that is loaded next must not be dropped because of a tick's older view.
       absl::MutexLock lock(mu_);
       RefreshLeadership();
     }
@@ -97,7 +98,7 @@ bool Coordinator::HasModelsOfAnother() const {
 
 void Coordinator::StepDown() {
   reloads_.Forget();
-  refused_.clear();
+  excluded_devices_.clear();
   std::ranges::move(models_.Clear(), std::back_inserter(lost_));
   reclaimer_.OnMembersChanged();
 }
@@ -130,17 +131,17 @@ bool Coordinator::Look() {
   bool busy = false;
   absl::MutexLock lock(mu_);
   const bool members_changed = lost_members_.Look(view, SteadyTime::Now(), &flap_tracker_);
-  // A group that has models loaded is not given up for one that has none.
+  // A group that has models loaded does not join one that has none.
   for (const auto& [id, model] : models_.models()) {
-    live += 1 + model->texts();
-    // Those that could not be recovered may be when a node has come.
+    live += 1 + model->active_requests();
+    // A node that has come may make the recovery possible.
     if (model->recovering()) recovery_.OnLost();
-    busy = busy || model->recovering() || model->texts() > 0;
+    busy = busy || model->recovering() || model->active_requests() > 0;
   }
-  // Nor for one that knows nothing of the models that this one is about to load again.
+  // Nor one that does not know the models that this group is about to load again.
   live += static_cast<uint32_t>(reloads_.entries().size());
   if (members_changed) {
-    refused_.clear();
+    excluded_devices_.clear();
     recovery_.OnMembersChanged();
     rebalance_.OnChange(SteadyTime::Now());
     reclaimer_.OnMembersChanged();
@@ -156,8 +157,8 @@ bool Coordinator::Look() {
   return busy;
 }
 
-// What is there to stay, and what this node has yet to load of what it has inherited itself. One
-// that stops leaves what it had.
+// The pinned models, the pending reloads, and, until these are known, the inherited desired state.
+// A node that stops leaves its last desired state.
 void Coordinator::PublishDesiredState() {
   if (stopping_) return;
   std::vector<std::string> desired_state;
@@ -206,7 +207,7 @@ void Coordinator::RunLeadershipLoop() {
     }
     ForEach(lost, [](Deployment* model) {
       LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
-      // Perhaps that one serves it, too.
+      // That node may serve the model, too.
       model->Unload(AsLeaderChanged(absl::UnavailableError(
           "another node coordinates the cluster now; load the model again")));
     });
@@ -226,7 +227,7 @@ bool Coordinator::ReclaimStaleStages() {
     if (stopping_ || !role_.may_act()) return false;
     loaded.learns = reloads_.is_unknown();
     loaded.kept = reloads_.KeptIds(SteadyTime::Now());
-    // A model is here before its first stage is.
+    // A model is in the table before its first stage is loaded.
     for (const auto& [id, model] : models_.models()) {
       loaded.known.push_back(model->epoch());
       if (!model->serving()) loaded.kept.insert(id);
@@ -261,11 +262,11 @@ bool Coordinator::ReclaimStaleStages() {
     const NodeReport& node = report->nodes[one.node];
     const wire::StageStatus& stage = loaded.nodes[one.node][one.stage];
     LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
-                 << EpochString(stage.epoch()) << " is left over and unloaded";
+                 << EpochString(stage.epoch()) << " is stale and is unloaded";
     wire::UnloadStageRequest request;
     *request.mutable_epoch() = stage.epoch();
     request.set_stage(stage.stage());
-    // Where it fails, the next look tries again.
+    // Where it fails, the next round tries again.
     const absl::Status gone = node.client->UnloadStage(
         request, [&] { return may_go_on() && !IsGone(node.client->id()); });
     made_room = made_room || (gone.ok() && one.makes_room);

@@ -1,5 +1,5 @@
-// A plan carried out, and made again where there was less memory or disk than it counted on, or the
-// connection to a node broke.
+// Carries out a plan, and plans again where there was less memory or disk than it counted on, or
+// the connection to a node broke.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,21 +23,22 @@ constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
 
 }  // namespace
 
-void Coordinator::Refuse(const Deployment& deployment, const absl::Status& why) {
-  const std::optional<CapacityLimit> cap = CapacityLimitOf(deployment.planned(), why);
-  if (!cap || !cap->wrong_numbers) return;
+void Coordinator::ExcludeDevice(const Deployment& deployment, const absl::Status& why) {
+  const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment.planned(), why);
+  if (!limit || !limit->wrong_numbers) return;
   absl::MutexLock lock(mu_);
-  if (refused_.size() >= kModelsMax && !refused_.contains(deployment.model_id())) {
-    refused_.erase(refused_.begin());
+  if (excluded_devices_.size() >= kModelsMax &&
+      !excluded_devices_.contains(deployment.model_id())) {
+    excluded_devices_.erase(excluded_devices_.begin());
   }
-  std::vector<CapacityLimit>& caps = refused_[deployment.model_id()];
-  if (caps.size() < kCapacityLimitsMax) caps.push_back(*cap);
+  std::vector<CapacityLimit>& limits = excluded_devices_[deployment.model_id()];
+  if (limits.size() < kCapacityLimitsMax) limits.push_back(*limit);
 }
 
-std::vector<CapacityLimit> Coordinator::Refused(const std::string& model_id) {
+std::vector<CapacityLimit> Coordinator::ExcludedDevices(const std::string& model_id) {
   absl::MutexLock lock(mu_);
-  const auto found = refused_.find(model_id);
-  return found == refused_.end() ? std::vector<CapacityLimit>() : found->second;
+  const auto found = excluded_devices_.find(model_id);
+  return found == excluded_devices_.end() ? std::vector<CapacityLimit>() : found->second;
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
@@ -47,19 +48,19 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   planning.known = planned->model;
   planning.model_id = planned->model->id();
   const wire::ModelSource source = planned->source;
-  LoadRetries retries(/*assigned=*/!placement.assign().empty(), planning.caps);
+  LoadRetries retries(/*assigned=*/!placement.assign().empty(), planning.limits);
   const auto give_up = [&](const absl::Status& why) -> absl::StatusOr<DeploymentPtr> {
     if (instead_of != nullptr && !Remove(instead_of, why)) return nullptr;
     return why;
   };
   while (true) {
-    Failure failure;
+    LoadFailure failure;
     auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);
     if (deployment.ok()) return deployment;
     const absl::Status why = deployment.status();
     if (failure.in_place != nullptr) instead_of = failure.in_place;
-    if (!retries.OnFailed(failure.cap, failure.is_unavailable)) return give_up(why);
-    planning.caps = retries.limits();
+    if (!retries.OnFailed(failure.limit, failure.is_unavailable)) return give_up(why);
+    planning.limits = retries.limits();
     LOG(WARNING) << why.message() << "; the layers are placed again";
     if (!caller.should_continue() ||
         !caller.note(absl::StrCat(why.message(), "; planning again…"))) {
@@ -72,10 +73,10 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
       absl::SleepFor(kMemoryComesBackPoll);
       again = PlanModel(planning, source, placement);
     }
-    // Whoever coordinates now is asked.
+    // The next coordinator plans it.
     if (IsLeaderChanged(again.status())) return give_up(again.status());
     if (!again.ok()) {
-      // What the nodes told looked like room enough: the load's own words come first.
+      // By the nodes' reports there was enough room: the load's own message comes first.
       return give_up(absl::Status(again.status().code(), absl::StrCat(why.message(), "; then: ",
                                                                       again.status().message())));
     }

@@ -1,5 +1,5 @@
-// Models that move while their texts go on: what the next plan has beside the one that serves is
-// loaded first, then the next one takes over the texts and the stages that stay.
+// Live migration: the stages that the next plan adds are loaded first, while the current deployment
+// serves; then the next deployment takes over the requests and the stages that stay.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -19,8 +19,8 @@
 namespace strata {
 namespace {
 
-// Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since
-// those that are kept are of some older plan, or nothing of `from` stays.
+// For each stage of `planned`, the stages of `from` that have its caches. Empty: caches do not
+// move, since kept stages are of some older plan, or no stage of `from` stays.
 std::vector<std::vector<CacheSource>> CachesFor(const PlannedModel& planned,
                                                 const Deployment& from) {
   std::vector<std::vector<CacheSource>> caches;
@@ -66,9 +66,9 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
   bool has_requests = false;
   const auto take_over = [&]() -> absl::StatusOr<bool> {
     taken_over = SteadyTime::Now();
-    const absl::StatusOr<bool> rests =
-        from->YieldStages(/*quiesces=*/carries, caller.should_continue);
-    if (!rests.ok()) return rests.status();
+    const absl::StatusOr<bool> quiesced =
+        from->YieldToRecovery(/*quiesces=*/carries, caller.should_continue);
+    if (!quiesced.ok()) return quiesced.status();
     absl::MutexLock lock(mu_);
     if (stopping_ || !models_.Replace(from, next)) {
       return absl::CancelledError("it was unloaded meanwhile");
@@ -76,7 +76,7 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
     next->TakeRequests(from->TransferRequests());
     reclaimer_.OnDeploymentEnded(SteadyTime::Now());
     has_requests = true;
-    return *rests;
+    return *quiesced;
   };
   absl::Status loaded = next->Load(
       [&](uint32_t, const wire::LoadProgress&) {
@@ -84,17 +84,17 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
                (caller.should_continue() && from->serving());
       },
       take_over);
-  if (!loaded.ok()) Refuse(*next, loaded);
+  if (!loaded.ok()) ExcludeDevice(*next, loaded);
   if (!has_requests) return loaded;
-  // Whoever recovers finds it lost, and what is left over may be of use; or it was unloaded
-  // meanwhile.
+  // Stale stages stay where the next deployment lost a stage: its recovery may keep them. They go
+  // where it serves, or was unloaded meanwhile.
   if (loaded.ok() || !IsThere(next)) UnloadStaleStages(next->mutable_planned());
   if (!loaded.ok()) return loaded;
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
-               << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
+               << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its requests paused for "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - taken_over) << " ms ("
-               << KeptText(next->stages()) << "); texts that go on: " << next->texts() << ", "
-               << CarriedText(next->carried());
+               << KeptText(next->stages()) << "); texts that go on: " << next->active_requests()
+               << ", " << CarriedText(next->carried());
   return absl::OkStatus();
 }
 
@@ -115,7 +115,7 @@ void Coordinator::Rebalance() {
   }
   absl::MutexLock lock(mu_);
   const SteadyTime now = SteadyTime::Now();
-  rebalance_.End(again, flap_tracker_.NextReturn(now), now);
+  rebalance_.End(again, flap_tracker_.NextBack(now), now);
 }
 
 void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
@@ -135,7 +135,8 @@ bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
   const auto work = StartWork(caller);
   if (!work.ok() || !caller.should_continue() || !model->serving()) return false;
   const PlannedModel& now = model->planned();
-  // They are not kept (coordinator/models/reusable_stages.h), and would be loaded again and again.
+  // Stages with experts on a CPU are not kept (coordinator/models/reusable_stages.h), and would be
+  // loaded again and again.
   if (absl::c_any_of(now.plan.stages, [](const PlannedStage& s) { return s.n_cpu_moe != 0; })) {
     return false;
   }
@@ -144,29 +145,29 @@ bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
   PlanningOptions planning = PlanningFor(caller);
   planning.known = now.model;
   planning.model_id = now.model->id();
-  planning.loaded = PlanningOptions::Loaded::kAround;
-  planning.caps = Refused(planning.model_id);
+  planning.reuse = PlanningOptions::Reuse::kAround;
+  planning.limits = ExcludedDevices(planning.model_id);
   if (!placement.assign().empty()) {
     planning.beside = true;
-    auto as_asked = PlanModel(planning, now.source, placement);
-    if (as_asked.ok()) {
-      if ((*as_asked)->IsAllKept()) return false;
+    auto as_assigned = PlanModel(planning, now.source, placement);
+    if (as_assigned.ok()) {
+      if ((*as_assigned)->IsAllKept()) return false;
       LOG(WARNING) << model->name() << " moves to where its layers were assigned";
-      Move(model, *std::move(as_asked), caller);
+      Move(model, *std::move(as_assigned), caller);
       return false;
     }
     planning.beside = false;
     placement.clear_assign();  // a node that it names has gone
   }
   const auto as_it_is = PlanModel(planning, now.source, placement);
-  planning.loaded = PlanningOptions::Loaded::kMatched;
+  planning.reuse = PlanningOptions::Reuse::kMatched;
   planning.beside = true;
   auto better = PlanModel(planning, now.source, placement);
   if (!as_it_is.ok()) return false;
   if ((*as_it_is)->report.measuring()) return true;
   if (!better.ok()) return false;
   const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
-  const bool idle = model->texts() == 0;
+  const bool idle = model->active_requests() == 0;
   const bool merges = (*better)->plan.stages.size() < now.plan.stages.size();
   const MoveBenefit worth = BenefitOf(gain, merges);
   if (worth == MoveBenefit::kNothing) return false;

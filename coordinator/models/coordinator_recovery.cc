@@ -1,6 +1,7 @@
-// Lost stages: a worker or a node has died, or a link broke. The model's layers are placed again on
-// what is left, and its texts, which wait meanwhile, are fed again there and go on. Models of a
-// coordinator that has gone are loaded again; their texts wait at their gateways.
+// Recovery of lost stages: a worker or a node has died, or a link broke. The model's layers are
+// placed again on the nodes that are left, and its requests, which wait meanwhile, are fed again
+// there and go on. Models of a coordinator that has gone are loaded again; their requests wait at
+// the gateways.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -23,13 +24,13 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kLookMs = 300;  // for a node to say what it knows of its stage
-// What the nodes know of it: the words of a stage that failed, else `broken`.
+constexpr int64_t kStageQueryMs = 300;  // for a node to report its stage
+// The cause by the nodes' own reports: the message of a stage that failed, else `broken`.
 absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
   const PlannedModel& planned = lost.planned();
   for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
     const NodeReport& node = planned.NodeOf(planned.plan.stages[i]);
-    const auto info = node.client->GetInfo(kLookMs);
+    const auto info = node.client->GetInfo(kStageQueryMs);
     if (!info.ok()) return info.status();
     if (auto failure = FailureOf(*info, lost.epoch(), i); !failure.ok()) return failure;
   }
@@ -39,7 +40,7 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
 bool AllServe(const Deployment& lost) {
   const PlannedModel& planned = lost.planned();
   for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
-    const auto info = planned.NodeOf(planned.plan.stages[i]).client->GetInfo(kLookMs);
+    const auto info = planned.NodeOf(planned.plan.stages[i]).client->GetInfo(kStageQueryMs);
     if (!info.ok()) return false;
     if (!Serves({info->stages().begin(), info->stages().end()}, lost.epoch(), i)) return false;
   }
@@ -48,15 +49,15 @@ bool AllServe(const Deployment& lost) {
 
 }  // namespace
 
-// What is planned counts on their memory.
+// The plan counts on their memory.
 void Coordinator::UnloadStaleStages(PlannedModel* planned) {
   std::vector<std::thread> threads;
-  for (const PlannedModel::StaleStage& leftover : planned->leftovers) {
-    NodeClient* const node = planned->report.nodes[leftover.node].client.get();
-    threads.emplace_back([this, node, &leftover] {
+  for (const PlannedModel::StaleStage& stale : planned->stale_stages) {
+    NodeClient* const node = planned->report.nodes[stale.node].client.get();
+    threads.emplace_back([this, node, &stale] {
       wire::UnloadStageRequest request;
-      *request.mutable_epoch() = leftover.stage.epoch();
-      request.set_stage(leftover.stage.stage());
+      *request.mutable_epoch() = stale.stage.epoch();
+      request.set_stage(stale.stage.stage());
       node->UnloadStage(request, [this, node] { return !stopping() && !IsGone(node->id()); })
           .IgnoreError();
     });
@@ -85,9 +86,9 @@ void Coordinator::RunRecoveryLoop() {
       }
     }
     for (const DeploymentPtr& model : round.recover) Recover(model);
-    bool deferred = false;  // what serves comes first
+    bool deferred = false;  // models that serve come first
     for (const auto& [id, request] : reloads) {
-      deferred = AnyRecovering() || !ReloadOne(id, request) || deferred;
+      deferred = AnyRecovering() || !Reload(id, request) || deferred;
     }
     if (rebalances) Rebalance();
     absl::MutexLock lock(mu_);
@@ -100,9 +101,9 @@ bool Coordinator::AnyRecovering() {
   return models_.AnyRecovering();
 }
 
-// Again as it was asked for; its texts come again through their gateways. What fails is tried again
-// when the members change, or later.
-bool Coordinator::ReloadOne(const std::string& id, const wire::LoadModelRequest& request) {
+// Loads it as it was requested; its requests come again through their gateways. A reload that fails
+// is tried again when the members change, or later.
+bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& request) {
   const auto is_wanted = [this, &id] {
     absl::MutexLock lock(mu_);
     return reloads_.entries().contains(id);
@@ -114,27 +115,27 @@ bool Coordinator::ReloadOne(const std::string& id, const wire::LoadModelRequest&
     LOG(INFO) << note;
     return true;
   };
-  const absl::StatusOr<Loaded> loaded = Reload(request, caller);
-  const bool gave_way = !loaded.ok() && caller.should_continue() && AnyRecovering();
+  const absl::StatusOr<LoadResult> loaded = LoadAgain(request, caller);
+  const bool yielded = !loaded.ok() && caller.should_continue() && AnyRecovering();
   if (is_wanted()) {
     absl::MutexLock lock(mu_);
-    if (!gave_way) reloads_.OnTried(id, loaded.status());
-    return !gave_way;
+    if (!yielded) reloads_.OnTried(id, loaded.status());
+    return !yielded;
   }
-  // Somebody unloaded it meanwhile, or this node coordinates no more.
+  // It was unloaded meanwhile, or this node does not coordinate any more.
   if (loaded.ok() && !loaded->was_there) {
     Remove(loaded->deployment, absl::UnavailableError("the model was unloaded"));
   }
   return true;
 }
 
-absl::StatusOr<Coordinator::Loaded> Coordinator::Reload(const wire::LoadModelRequest& request,
-                                                        OperationContext caller) {
+absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadAgain(
+    const wire::LoadModelRequest& request, OperationContext caller) {
   const SteadyTime begin = SteadyTime::Now();
   caller.skip_measurement_wait = true;
   auto loaded = Load(request, caller);
   if (!loaded.ok() && caller.should_continue() && !request.placement().assign().empty()) {
-    caller.ignore_assignment = true;  // it may name who has gone
+    caller.ignore_assignment = true;  // it may name a node that has gone
     loaded = Load(request, caller);
   }
   if (loaded.ok()) {
@@ -167,12 +168,12 @@ void Coordinator::Recover(const DeploymentPtr& lost) {
   const bool lost_a_node = absl::IsUnavailable(lost->why());
   const absl::Status status = RecoverNow(lost, caller);
   if (status.ok() || !caller.should_continue()) return;
-  // Another node coordinates now, and the texts are handed over to it (Keep).
+  // Another node coordinates now: RunLeadershipLoop() transfers the requests to it.
   if (!leadership().mine) return;
   absl::Status why = status;
   {
     absl::MutexLock lock(mu_);
-    // That the others are not reached says more than that this node alone has no room.
+    // That other nodes cannot be reached explains more than that this node alone has no room.
     if (absl::Status cut_off = Misses(); !cut_off.ok()) why = std::move(cut_off);
   }
   if (WaitsForReturn(*lost, was_recovering, lost_a_node, why)) return;
@@ -184,7 +185,7 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   const SteadyTime begin = SteadyTime::Now();
   absl::Status why = lost->why();
   const RecoveryDecision decision = DecideRecovery(*lost);
-  Refuse(*lost, why);
+  ExcludeDevice(*lost, why);
   if (!decision.give_up.ok()) return decision.give_up;
   if (lost->BeginRecovery()) {
     LOG(WARNING) << lost->name() << " lost a stage (" << WhyLost(*lost, why).message()
@@ -195,14 +196,14 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   PlanningOptions planning = PlanningFor(caller);
   planning.known = before.model;
   planning.model_id = before.model->id();
-  planning.loaded = KeptAfter(decision.in_a_row, before, why, [&lost] { return AllServe(*lost); });
-  planning.caps = decision.limits;
-  absl::c_copy(Refused(planning.model_id), std::back_inserter(planning.caps));
+  planning.reuse = KeptAfter(decision.in_a_row, before, why, [&lost] { return AllServe(*lost); });
+  planning.limits = decision.limits;
+  absl::c_copy(ExcludedDevices(planning.model_id), std::back_inserter(planning.limits));
   wire::PlacementOptions placement = lost->request().placement();
   placement.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, placement);
   if (!planned.ok() && !placement.assign().empty()) {
-    placement.clear_assign();  // it may name who has gone
+    placement.clear_assign();  // it may name a node that has gone
     planned = PlanModel(planning, before.source, placement);
   }
   if (!planned.ok() && decision.is_of_wrong_numbers) {
@@ -215,11 +216,11 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   UnloadStaleStages(planned->get());
   options->inherited = lost->engine();
   options->recoveries_in_a_row = decision.next_in_a_row;
-  options->caps = planning.caps;
+  options->limits = planning.limits;
   const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
   {
     absl::MutexLock lock(mu_);
-    // Then whoever took the lost one away ends the requests.
+    // If it is not replaced, the caller that removed the lost deployment ends the requests.
     if (stopping_ || !models_.Replace(lost, next)) return absl::OkStatus();
     next->TakeRequests(lost->TransferRequests());
     reclaimer_.OnDeploymentEnded(SteadyTime::Now());
@@ -229,7 +230,7 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
       next->Load([this](uint32_t, const wire::LoadProgress&) { return !stopping(); });
   if (!loaded.ok()) {
     LOG(WARNING) << next->name() << ": " << loaded.message();
-    return absl::OkStatus();  // it is the one to recover now
+    return absl::OkStatus();  // the next deployment is to be recovered now
   }
   {
     absl::MutexLock lock(mu_);
@@ -238,7 +239,7 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - placed) << " ms ("
-               << KeptText(next->stages()) << "); texts that go on: " << next->texts();
+               << KeptText(next->stages()) << "); texts that go on: " << next->active_requests();
   return absl::OkStatus();
 }
 

@@ -23,10 +23,10 @@ namespace {
 
 constexpr uint32_t kBatchRowsMax = 512;
 constexpr int64_t kSelfTestsMs = 3'000;
-// For the steps under way when another deployment takes over: chunks of prompts, which take a slow
-// machine many seconds, and longer still where they are fed again. Who hangs is found out earlier.
-constexpr std::chrono::seconds kRestLimit(60);
-// Of a chat template; a longer one is left out.
+// For the steps in flight when another deployment takes over: chunks of prompts take a slow machine
+// many seconds, and longer still where they are fed again. A worker that hangs is noticed earlier.
+constexpr std::chrono::seconds kQuiesceTimeout(60);
+// A longer chat template is left out.
 constexpr size_t kChatTemplateBytesMax = 256 * 1024;
 
 std::string ChatTemplateOf(const ModelFile& model) {
@@ -41,10 +41,10 @@ std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
   return ValidUtf8(model.header().GetStringAt("tokenizer.ggml.tokens", *id).value_or(""));
 }
 
-GenerationEngineOptions TextsOf(const Deployment::Options& options) {
-  GenerationEngineOptions texts = options.texts;
-  texts.policy.exact = options.request.placement().cache().exact();
-  return texts;
+GenerationEngineOptions EngineOptionsFor(const Deployment::Options& options) {
+  GenerationEngineOptions engine = options.engine;
+  engine.policy.exact = options.request.placement().cache().exact();
+  return engine;
 }
 
 }  // namespace
@@ -56,8 +56,9 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       chat_template_(ChatTemplateOf(*planned_->model)),
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
-      texts_(options_.inherited != nullptr ? options_.inherited
-                                           : std::make_shared<GenerationEngine>(TextsOf(options_))),
+      engine_(options_.inherited != nullptr
+                  ? options_.inherited
+                  : std::make_shared<GenerationEngine>(EngineOptionsFor(options_))),
       has_requests_(options_.inherited == nullptr),
       since_(options_.now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
@@ -67,8 +68,8 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
 Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
 
 absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
-  WatchKept();
-  const absl::Cleanup watch = [this] { WatchKept(); };  // those that come with the texts, too
+  WatchWaiting();
+  const absl::Cleanup watch = [this] { WatchWaiting(); };  // also those of TakeRequests()
   absl::Status status;
   bool has_requests = options_.inherited != nullptr && take_over == nullptr;
   if (take_over != nullptr) {
@@ -86,7 +87,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     }
     status = Build(std::move(progress), std::move(take_over));
     absl::MutexLock lock(mu_);
-    // Whatever came of it: Unload() waits for its turn.
+    // Whether the load succeeded or not: Unload() waits for its turn.
     if (!unloaded_why_.ok()) return unloaded_why_;
     if (state_ != wire::ModelStatus::LOADING) return why_;  // it broke meanwhile
     since_ = options_.now();
@@ -100,15 +101,15 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     }
   }
   if (!status.ok()) {
-    if (has_requests) return status;  // they wait for whoever recovers it
-    for (const Request& each : TakeKept()) each.call->Refuse(AsLeaderChanged(status));
+    if (has_requests) return status;  // the requests wait for its recovery
+    for (const Request& each : TakeWaiting()) each.call->Refuse(AsLeaderChanged(status));
     return status;
   }
-  for (Request& each : TakeKept()) Generate(each.request, std::move(each.call));
+  for (Request& each : TakeWaiting()) Generate(each.request, std::move(each.call));
   return absl::OkStatus();
 }
 
-std::vector<Deployment::Request> Deployment::TakeKept() {
+std::vector<Deployment::Request> Deployment::TakeWaiting() {
   absl::MutexLock lock(mu_);
   return std::exchange(requests_, {});
 }
@@ -166,30 +167,30 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   for (const wire::StageInfo& stage : pipeline_->stages()) {
     if (options_.self_tests != nullptr) options_.self_tests->Keep(stage.self_test());
   }
-  if (options_.inherited == nullptr) return texts_->Start(pipeline_.get());
-  const absl::StatusOr<bool> went_on = texts_->Restart(pipeline_.get());
-  if (!went_on.ok()) return went_on.status();
+  if (options_.inherited == nullptr) return engine_->Start(pipeline_.get());
+  const absl::StatusOr<bool> resumed = engine_->Restart(pipeline_.get());
+  if (!resumed.ok()) return resumed.status();
   absl::MutexLock lock(mu_);
   carried_ = pipeline_->carried();
-  if (!*went_on) carried_.contents = SlotContents::kAnything;
+  if (!*resumed) carried_.contents = SlotContents::kAnything;
   return absl::OkStatus();
 }
 
 std::vector<wire::SelfTest> Deployment::EarlierSelfTests() const {
-  std::vector<std::vector<wire::SelfTest>> told(planned_->report.nodes.size());
+  std::vector<std::vector<wire::SelfTest>> by_node(planned_->report.nodes.size());
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < told.size(); ++i) {
+  for (size_t i = 0; i < by_node.size(); ++i) {
     NodeClient* const node = planned_->report.nodes[i].client.get();
     if (node == nullptr) continue;
     threads.emplace_back([&, i, node] {
       auto tests = node->SelfTestsOf(model_id(), kSelfTestsMs);
-      if (tests.ok()) told[i] = *std::move(tests);
+      if (tests.ok()) by_node[i] = *std::move(tests);
     });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<wire::SelfTest> all;
   if (options_.self_tests != nullptr) all = options_.self_tests->Of(model_id());
-  for (std::vector<wire::SelfTest>& of_node : told) {
+  for (std::vector<wire::SelfTest>& of_node : by_node) {
     std::move(of_node.begin(), of_node.end(), std::back_inserter(all));
   }
   return all;
@@ -225,18 +226,18 @@ void Deployment::End(const absl::Status& why, bool leave_stages) {
   }
   std::lock_guard load_lock(load_mu_);
   std::vector<Request> kept;
-  bool has_requests = false, bequeathed = false;
+  bool has_requests = false, transferred = false;
   {
     absl::MutexLock lock(mu_);
     kept.swap(requests_);
     has_requests = has_requests_;
-    bequeathed = bequeathed_;
+    transferred = transferred_;
   }
   for (const Request& request : kept) request.call->Refuse(why);
-  if (has_requests) texts_->Stop(why);
+  if (has_requests) engine_->Stop(why);
   if (leave_stages && pipeline_ != nullptr) pipeline_->DisownStages();
   pipeline_.reset();
-  if (std::exchange(stages_disowned_, false) && !bequeathed && !leave_stages) UnloadLeft();
+  if (std::exchange(stages_disowned_, false) && !transferred && !leave_stages) UnloadDisowned();
 }
 
 void Deployment::LoseNode(const std::string& node_id) {
@@ -252,9 +253,9 @@ void Deployment::LoseNode(const std::string& node_id) {
 void Deployment::OnBroken(absl::Status status) {
   const bool is_recovery = options_.broken != nullptr;
   {
-    // First: who hears of its text's end asks for the state next.
+    // First: a client whose request ends queries the state next.
     absl::MutexLock lock(mu_);
-    // LoseNode() may have said so before the links do.
+    // LoseNode() may have reported it before the links do.
     if (is_recovery && state_ == wire::ModelStatus::RECOVERING && lost_a_stage_) return;
     if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
       LOG(WARNING) << name_ << ": " << status.message();
@@ -264,23 +265,24 @@ void Deployment::OnBroken(absl::Status status) {
       state_ = is_recovery ? wire::ModelStatus::RECOVERING : wire::ModelStatus::FAILED;
       lost_a_stage_ = is_recovery;
       why_ = status;
-      if (!is_recovery) diagnosis_ = Diagnosis::kWanted;  // whoever recovers it looks for himself
+      if (!is_recovery) diagnosis_ = Diagnosis::kPending;  // a recovery finds the cause itself
     }
   }
   if (is_recovery) {
-    texts_->Pause();
+    engine_->Pause();
     options_.broken();
   } else {
-    texts_->OnBroken(std::move(status));
+    engine_->OnBroken(std::move(status));
   }
 }
 
-absl::StatusOr<bool> Deployment::YieldStages(bool quiesces, absl::FunctionRef<bool()> wanted) {
-  // It serves meanwhile: who comes now waits beside the other texts.
-  const bool rests = quiesces && texts_->Quiesce(kRestLimit, wanted);
-  if (quiesces && !rests && !wanted()) {
-    texts_->Resume();
-    return absl::CancelledError("it is not to move any more");
+absl::StatusOr<bool> Deployment::YieldToRecovery(bool quiesces,
+                                                 absl::FunctionRef<bool()> should_continue) {
+  // It serves meanwhile: new requests wait beside the others.
+  const bool quiesced = quiesces && engine_->Quiesce(kQuiesceTimeout, should_continue);
+  if (quiesces && !quiesced && !should_continue()) {
+    engine_->Resume();
+    return absl::CancelledError("the move was cancelled");
   }
   {
     absl::MutexLock lock(mu_);
@@ -290,7 +292,7 @@ absl::StatusOr<bool> Deployment::YieldStages(bool quiesces, absl::FunctionRef<bo
     state_ = wire::ModelStatus::RECOVERING;
   }
   DisownStages();
-  return rests;
+  return quiesced;
 }
 
 // Plans keep no stages with experts elsewhere (TakeLoaded in reusable_stages.cc).
@@ -328,7 +330,7 @@ bool Deployment::BeginRecovery() {
 
 void Deployment::DisownStages() {
   std::lock_guard load_lock(load_mu_);
-  texts_->Detach();
+  engine_->Detach();
   const bool stay = StagesMayStay();
   if (stay && pipeline_ != nullptr) pipeline_->DisownStages();
   pipeline_.reset();
@@ -336,7 +338,7 @@ void Deployment::DisownStages() {
 }
 
 // Of stages that no pipeline owns any more.
-void Deployment::UnloadLeft() {
+void Deployment::UnloadDisowned() {
   std::vector<std::thread> threads;
   for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
     NodeClient* const node = planned_->NodeOf(planned_->plan.stages[i]).client.get();
@@ -345,7 +347,7 @@ void Deployment::UnloadLeft() {
       wire::UnloadStageRequest request;
       *request.mutable_epoch() = options_.epoch;
       request.set_stage(static_cast<uint32_t>(i));
-      // Where it cannot be unloaded now, whoever coordinates finds it left over later.
+      // A stage that cannot be unloaded now is reclaimed later as stale by the coordinator of then.
       const auto is_there = [this, node] {
         return options_.gone == nullptr || !options_.gone(node->id());
       };
@@ -357,7 +359,7 @@ void Deployment::UnloadLeft() {
 
 std::vector<Deployment::Request> Deployment::TransferRequests() {
   absl::MutexLock lock(mu_);
-  bequeathed_ = true;
+  transferred_ = true;
   has_requests_ = false;
   return std::exchange(requests_, {});
 }
@@ -373,7 +375,7 @@ bool Deployment::Track(const wire::GenerateRequest& request,
   const bool recovered_soon = state_ == wire::ModelStatus::RECOVERING ||
                               (state_ == wire::ModelStatus::LOADING &&
                                (options_.inherited != nullptr || options_.requests_wait));
-  if (!recovered_soon || bequeathed_ || !unloaded_why_.ok()) return false;
+  if (!recovered_soon || transferred_ || !unloaded_why_.ok()) return false;
   if (requests_.size() >= kRequestsKeptMax) return false;
   requests_.push_back({request, call});
   return true;
@@ -396,11 +398,11 @@ absl::AnyInvocable<void() &&> Deployment::Drop(const std::shared_ptr<GenerationC
       unwanted = std::move(found->call);
       self->requests_.erase(found);
     }
-    unwanted->Refuse(absl::CancelledError("nobody wants it any more"));
+    unwanted->Refuse(absl::CancelledError("the client cancelled the request"));
   };
 }
 
-void Deployment::WatchKept() {
+void Deployment::WatchWaiting() {
   std::vector<std::shared_ptr<GenerationCall>> calls;
   {
     absl::MutexLock lock(mu_);
@@ -418,9 +420,9 @@ void Deployment::Fail(const absl::Status& why) {
     why_ = why;
     kept.swap(requests_);
   }
-  const absl::Status told = CannotServe(why);
-  texts_->Fail(told);
-  for (const Request& request : kept) request.call->Refuse(told);
+  const absl::Status reason = CannotServe(why);
+  engine_->Fail(reason);
+  for (const Request& request : kept) request.call->Refuse(reason);
 }
 
 bool Deployment::lost_a_stage() const {
@@ -463,13 +465,13 @@ void Deployment::Diagnose() {
   absl::Status why;
   {
     absl::MutexLock lock(mu_);
-    // Everybody whose text ended asks at once.
+    // All clients whose requests ended query the status at once.
     const auto known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return diagnosis_ != Diagnosis::kUnderWay;
+      return diagnosis_ != Diagnosis::kInProgress;
     };
     mu_.Await(absl::Condition(&known));
     if (diagnosis_ == Diagnosis::kDone) return;
-    diagnosis_ = Diagnosis::kUnderWay;
+    diagnosis_ = Diagnosis::kInProgress;
     why = why_;
   }
   std::lock_guard load_lock(load_mu_);
@@ -479,7 +481,7 @@ void Deployment::Diagnose() {
   why_ = std::move(why);
 }
 
-// A model that is wanted is out of service, and does not fail to exist, whatever its stages lack.
+// A model that is to be loaded is out of service, and not unknown, whatever its stages lack.
 absl::Status Deployment::CannotServe(const absl::Status& why) const {
   if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why)) return why;
   return WithRetryAfterMs(
@@ -488,7 +490,7 @@ absl::Status Deployment::CannotServe(const absl::Status& why) const {
 }
 
 absl::Status Deployment::NotServing() const {
-  if (bequeathed_) {
+  if (transferred_) {
     return AsLeaderChanged(
         absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
   }
@@ -499,7 +501,7 @@ absl::Status Deployment::NotServing() const {
       return CannotServe(why_);
     case wire::ModelStatus::RECOVERING:
       return absl::UnavailableError(absl::StrCat(
-          name_, " is being recovered, and too many texts wait; try again in seconds"));
+          name_, " is being recovered, and too many requests wait; try again in a few seconds"));
     case wire::ModelStatus::LOADING:
       return absl::UnavailableError(absl::StrCat(name_, " is still loading; try again then"));
     case wire::ModelStatus::MOVING:
@@ -526,19 +528,19 @@ void Deployment::Generate(const wire::GenerateRequest& request,
       .Add("client", request.client())
       .Add("model", name_)
       .Add("tokens_max", request.tokens_max());
-  GenerationRequest text;
-  text.id = PlainRequestId(request.id());
-  text.client = request.client();
-  text.tokens_max = request.tokens_max();
-  text.shift_context = request.shift_context();
-  text.keep_tokens = request.keep_tokens();
-  text.sampler = request.sampler();
+  GenerationRequest generation;
+  generation.id = PlainRequestId(request.id());
+  generation.client = request.client();
+  generation.tokens_max = request.tokens_max();
+  generation.shift_context = request.shift_context();
+  generation.keep_tokens = request.keep_tokens();
+  generation.sampler = request.sampler();
   if (request.tokens_size() > 0) {
-    text.prompt.assign(request.tokens().begin(), request.tokens().end());
-    text.generated.assign(request.generated().begin(), request.generated().end());
-    text.mirostat_mu.assign(request.mirostat_mu().begin(), request.mirostat_mu().end());
+    generation.prompt.assign(request.tokens().begin(), request.tokens().end());
+    generation.generated.assign(request.generated().begin(), request.generated().end());
+    generation.mirostat_mu.assign(request.mirostat_mu().begin(), request.mirostat_mu().end());
     const std::shared_ptr<GenerationCall> kept = std::move(call);
-    Add(std::move(text), kept);
+    Add(std::move(generation), kept);
     return;
   }
   RemoteTokenizer::Job job;
@@ -549,10 +551,10 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   tokenize.set_text(request.prompt());
   tokenize.set_add_special(!request.no_special());
   tokenize.set_parse_special(request.parse_special());
-  job.done = [self = shared_from_this(), text = std::move(text), request,
+  job.done = [self = shared_from_this(), generation = std::move(generation), request,
               call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
     if (!tokens.ok()) {
-      // Perhaps only since the first stage was lost, which its links may not have said yet.
+      // Perhaps only because the first stage was lost, which its links may not have reported yet.
       bool kept = false;
       absl::Status unloaded;
       {
@@ -563,32 +565,33 @@ void Deployment::Generate(const wire::GenerateRequest& request,
       if (kept) return self->Watch(call);
       if (!unloaded.ok()) return call->Refuse(unloaded);
       const absl::Status& why = tokens.status();
-      // The text's own, or too many wait; else the stage's, which is elsewhere by now.
+      // An error of the request itself, or too many wait; else of the stage, which is elsewhere by
+      // now.
       const bool stays =
           absl::IsInvalidArgument(why) || absl::IsOutOfRange(why) || RetryAfterMs(why).has_value();
       call->Refuse(stays ? why : AsLeaderChanged(why));
       return;
     }
-    text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
-    self->Add(std::move(text), std::shared_ptr(call));
+    generation.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
+    self->Add(std::move(generation), std::shared_ptr(call));
   };
-  // Its end may have come already, and the request be kept.
+  // Tokenizing may have failed already, and the request wait for the recovery.
   call->OnUnwanted([cancel = tokenizer_->Tokenize(std::move(job)), drop = Drop(call)]() mutable {
     std::move(cancel)();
     std::move(drop)();
   });
 }
 
-void Deployment::Add(GenerationRequest text, const std::shared_ptr<GenerationCall>& call) {
+void Deployment::Add(GenerationRequest generation, const std::shared_ptr<GenerationCall>& call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
-  if (text.prompt.size() + 1 > n_ctx) {
-    call->Refuse(absl::OutOfRangeError(PromptTooLong(text.prompt.size(), n_ctx)));
+  if (generation.prompt.size() + 1 > n_ctx) {
+    call->Refuse(absl::OutOfRangeError(PromptTooLong(generation.prompt.size(), n_ctx)));
     return;
   }
-  std::vector<int32_t> prompt = text.prompt;
-  const absl::StatusOr<uint64_t> id = texts_->Add(std::move(text), call);
+  std::vector<int32_t> prompt = generation.prompt;
+  const absl::StatusOr<uint64_t> id = engine_->Add(std::move(generation), call);
   if (id.ok()) {
-    call->Start(std::move(prompt), texts_, *id);
+    call->Start(std::move(prompt), engine_, *id);
   } else {
     call->Refuse(id.status());
   }
@@ -600,8 +603,8 @@ void Deployment::SetMoving(bool moving) {
   if (state_ == from) state_ = moving ? wire::ModelStatus::MOVING : wire::ModelStatus::SERVING;
 }
 
-uint32_t Deployment::texts() const {
-  const SchedulerStats stats = texts_->Stats();
+uint32_t Deployment::active_requests() const {
+  const SchedulerStats stats = engine_->Stats();
   return stats.running + stats.waiting + static_cast<uint32_t>(tokenizing());
 }
 
@@ -654,7 +657,7 @@ wire::ModelStatus Deployment::Status() {
   Diagnose();
   const ModelFile& model = *planned_->model;
   const PlanRequest& request = planned_->inputs.request;
-  const SchedulerStats stats = texts_->Stats();
+  const SchedulerStats stats = engine_->Stats();
   wire::ModelStatus status;
   status.set_model_id(model.id());
   status.set_name(name_.str());

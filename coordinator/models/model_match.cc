@@ -24,7 +24,7 @@ bool IsHex(absl::string_view text) {
       text, [](char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); });
 }
 
-// As if an id were in it.
+// Whether the name looks as if it had an id in it.
 bool LooksLikeShown(absl::string_view name) {
   if (name.size() == kIdCharsMax && IsHex(name)) return true;
   const size_t at = name.rfind('@');
@@ -48,7 +48,7 @@ ModelMatch MatchModel(absl::string_view text, const ModelNames& model) {
   if (text.empty()) return ModelMatch::kByPart;
   const std::string id = absl::BytesToHexString(model.id);
   if (text.size() == kIdCharsMax && absl::EqualsIgnoreCase(text, id)) return ModelMatch::kById;
-  // What was shown while another one had the name goes on meaning this one.
+  // A name that was shown while another model had the same name still means this one.
   const std::string suffix = IdSuffix(model.id);
   absl::string_view name = model.name;
   absl::ConsumeSuffix(&name, suffix);
@@ -89,16 +89,16 @@ absl::StatusOr<const wire::ModelStatus*> FindModel(const std::vector<wire::Model
     return WithRetryAfterMs(absl::UnavailableError(FromWire(model.status()).message()),
                             kRetrySoonMs);
   }
-  const PrintableText asked = PrintableText::From(text);
+  const PrintableText query = PrintableText::From(text);
   if (meant.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("the model \"", asked, "\" does not exist; ",
+        absl::StrCat("the model \"", query, "\" does not exist; ",
                      all.empty() ? "none is loaded (strata load MODEL)"
                                  : absl::StrCat("loaded: ", absl::StrJoin(all, ", "))));
   }
   std::vector<std::string> several;
   for (const size_t i : meant) several.push_back(all[i]);
-  return BadParam("model", absl::StrCat("\"", asked, "\" means several models: ",
+  return BadParam("model", absl::StrCat("\"", query, "\" means several models: ",
                                         absl::StrJoin(several, ", "), "; name one of these"));
 }
 

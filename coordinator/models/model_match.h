@@ -1,4 +1,4 @@
-// What models are called, and which of the loaded ones a person or a program means: the one rule
+// Names of models, and which loaded model a name of a person or a program refers to: the one rule
 // for names, of the API, `strata status`, `load`, `unload`, `run` and the metrics.
 //
 //   - A model's name is its general.name, else that of its file (ModelFile::name()).
@@ -28,8 +28,8 @@ inline bool HasIdPrefix(absl::string_view text, absl::string_view id_hex) {
   return text.size() >= kIdCharsMin && absl::StartsWithIgnoreCase(id_hex, text);
 }
 
-// What is shown of a model; `is_shared`: another one has this name, too. A name that looks as if it
-// had an id already gets its own.
+// The shown name of a model; `is_shared`: another one has this name, too. A name that looks as if
+// it had an id already gets the model's own id.
 PrintableText ShownModelName(const PrintableText& name, absl::string_view id, bool is_shared);
 
 struct ModelNames {
@@ -37,17 +37,17 @@ struct ModelNames {
   absl::string_view path;  // bytes
   absl::string_view id;    // bytes
 };
-// How surely `text` means the model: of several, those with the surest are meant. An empty text
-// means any.
+// How surely `text` means the model: of several matches the surest ones count. An empty text means
+// any.
 enum class ModelMatch { kNone, kByPart, kByName, kById };
 ModelMatch MatchModel(absl::string_view text, const ModelNames& model);
 
-// The places in `models` that `text` means: none, one, or several that it cannot tell apart.
+// The indexes in `models` that `text` means: none, one, or several that it cannot tell apart.
 std::vector<size_t> MeantModels(absl::string_view text, const std::vector<ModelNames>& models);
 
 // The one of `models` that `text` means. kInvalidArgument: several; kNotFound: none; kUnavailable
-// (RetryAfterMs): it should be there, and has no stages on any node now, with the reason. The words
-// name what there is, by names and ids.
+// (RetryAfterMs): it should be loaded, and has no stages on any node now, with the reason. The
+// messages list the models, by names and ids.
 absl::StatusOr<const wire::ModelStatus*> FindModel(const std::vector<wire::ModelStatus>& models,
                                                    absl::string_view text);
 

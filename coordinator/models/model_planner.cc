@@ -35,15 +35,15 @@ constexpr absl::Duration kMeasureTime = absl::Seconds(20);
 constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
 // For nodes that have just come to become members.
 constexpr absl::Duration kJoinTime = absl::Seconds(5);
-// Where the shared beginning of a text's prompts ends, and before the end of its last prompt.
+// Where the shared beginning of a sequence's prompts ends, and before the end of its last prompt.
 constexpr uint32_t kCheckpointsForEach = 2;
-constexpr absl::Duration kContinuePoll = absl::Milliseconds(100);
-// A plan has to be that much faster before texts pause for it, or before a model that is idle
+constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
+// A plan has to be that much faster before requests pause for it, or before a model that is idle
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
 
-// Names of nodes that may be this coordinator's members in a moment: they obey nobody yet,
-// themselves, or it.
+// Names of nodes that may become members of this coordinator in a moment: those that obey no
+// coordinator yet, themselves, or this one.
 std::vector<std::string> Joining(const ClusterSnapshot& report) {
   std::vector<std::string> names;
   for (const NodeReport& node : report.nodes) {
@@ -54,8 +54,8 @@ std::vector<std::string> Joining(const ClusterSnapshot& report) {
   return names;
 }
 
-// Only members may be told what to do: another coordinator's stages are not this one's to move.
-// Returns the names of the others, which are left out.
+// A coordinator commands its members only: it must not move another coordinator's stages. Returns
+// the names of the others, which are left out.
 std::vector<std::string> LeaveOutOthers(ClusterSnapshot* report) {
   std::vector<std::string> names;
   for (NodeReport& node : report->nodes) {
@@ -66,10 +66,12 @@ std::vector<std::string> LeaveOutOthers(ClusterSnapshot* report) {
   return names;
 }
 
-// Asks all nodes, and again until they have measured and joined, or so much time has passed.
-absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedModel* planned) {
+// Collects the report of all nodes, and again until they have measured and joined, or `wait` has
+// passed.
+absl::Status CollectNodes(const PlanningOptions& options, absl::Duration wait,
+                          PlannedModel* planned) {
   const SteadyTime begin = SteadyTime::Now();
-  for (std::string told;;) {
+  for (std::string noted;;) {
     auto report = CollectReport(options.self_address);
     if (!report.ok()) return report.status();
     if (report->cluster.coordinator() != report->cluster.asked()) {
@@ -95,11 +97,11 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
           "coordinator, or none yet: ",
           absl::StrJoin(others, ", "));
     }
-    if (!options.should_continue() || (why != told && !options.note(why))) {
+    if (!options.should_continue() || (why != noted && !options.note(why))) {
       return absl::CancelledError("interrupted");
     }
     if (!waits) return absl::OkStatus();
-    told = why;
+    noted = why;
     absl::SleepFor(kMeasurePoll);
   }
 }
@@ -121,12 +123,12 @@ absl::Status SourceAnswers(const PlannedModel& planned) {
     return absl::Status(
         source->status.code(),
         absl::StrCat(source->name(),
-                     ", which has the model's file, cannot be asked: ", source->status.message()));
+                     ", which has the model's file, does not answer: ", source->status.message()));
   }
   return absl::OkStatus();
 }
 
-// Whether the file is still there, and the one that was asked for.
+// OK: the file is still there, and is the model that was requested.
 absl::Status HasModel(NodeClient* node, const std::string& path, const std::string& model_id) {
   const auto id = node->ShareModel(path);
   if (!id.ok() || *id == model_id) return id.status();
@@ -134,15 +136,16 @@ absl::Status HasModel(NodeClient* node, const std::string& path, const std::stri
       absl::StrCat(node->name(), ": ", path, " is another model now"));
 }
 
-// Another node with the file, where the one that had it has gone, or the caches.
+// Finds another node with the file where the source has gone, or else the caches that have its
+// weights.
 absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   planned->cached.reset();
   const std::string& path = planned->source.path();
   absl::Status gone = SourceAnswers(*planned);
   if (model_id.empty()) return gone;
-  NodeClient* const asked = gone.ok() ? planned->Source() : nullptr;
-  if (asked != nullptr) {
-    gone = HasModel(asked, path, model_id);
+  NodeClient* const source = gone.ok() ? planned->Source() : nullptr;
+  if (source != nullptr) {
+    gone = HasModel(source, path, model_id);
     if (gone.ok()) return gone;
   }
   std::vector<NodeClient*> nodes;
@@ -150,7 +153,7 @@ absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   std::vector<absl::Status> has(nodes.size(), absl::NotFoundError("it does not answer"));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i] == nullptr || nodes[i] == asked) continue;
+    if (nodes[i] == nullptr || nodes[i] == source) continue;
     threads.emplace_back([&, i] { has[i] = HasModel(nodes[i], path, model_id); });
   }
   for (std::thread& thread : threads) thread.join();
@@ -167,7 +170,7 @@ absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
                       absl::StrCat(gone.message(), "; no other node has ", path));
 }
 
-// Where there is no source: who has what is to be loaded.
+// Where there is no source: finds the nodes that have the weights to be loaded.
 absl::Status FindHolders(const SliceOptions& options, PlannedModel* planned) {
   planned->holders.clear();
   if (planned->cached == nullptr) return absl::OkStatus();
@@ -221,7 +224,7 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   const auto done = [&outcome]() ABSL_SHARED_LOCKS_REQUIRED(outcome->mu) {
     return outcome->fetched.has_value();
   };
-  while (!outcome->mu.AwaitWithTimeout(absl::Condition(&done), kContinuePoll)) {
+  while (!outcome->mu.AwaitWithTimeout(absl::Condition(&done), kGoOnPoll)) {
     if (options.should_continue()) continue;
     WeightFetcher::Cancel(job.get());
     return absl::CancelledError("interrupted");  // others' fetches may come first
@@ -230,7 +233,7 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   return (*outcome->fetched)->headers;
 }
 
-// Whether a person means a node, or a device of one, that is known and not in the plan's request.
+// Whether `place` is a node, or a device of one, that is known and not in the plan's request.
 bool IsElsewhere(const PlannedModel& planned, const std::string& place) {
   const auto means = [&](const std::string& name) {
     return place == name || absl::StartsWith(place, absl::StrCat(name, "/"));
@@ -240,18 +243,19 @@ bool IsElsewhere(const PlannedModel& planned, const std::string& place) {
                          [&](const auto& n) { return means(n.name); });
 }
 
-// What nodes whose disks were short of room have of the model already.
-absl::Status LimitDisks(const std::vector<CapacityLimit>& caps, const SliceOptions& options,
+// Limits the disks that were short of room, by what their nodes have of the model already.
+absl::Status LimitDisks(const std::vector<CapacityLimit>& limits, const SliceOptions& options,
                         PlannedModel* planned) {
   PlanRequest& request = planned->inputs.request;
   for (size_t i = 0; i < request.nodes.size(); ++i) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[i]];
     PlanNode& limited = request.nodes[i];
     limited.fetch_bytes.clear();  // of an earlier try
-    for (const CapacityLimit& cap : caps) {
-      if (!cap.of_disk() || cap.node_id != node.info.node_id()) continue;
+    for (const CapacityLimit& limit : limits) {
+      if (!limit.of_disk() || limit.node_id != node.info.node_id()) continue;
       const bool is_first = limited.fetch_bytes.empty();
-      limited.disk_free_bytes = is_first ? cap.bytes : std::min(limited.disk_free_bytes, cap.bytes);
+      limited.disk_free_bytes =
+          is_first ? limit.bytes : std::min(limited.disk_free_bytes, limit.bytes);
       if (!is_first) continue;
       NodeClient* const client = node.client.get();
       auto fetched = WeightLocator({&client, 1}, planned->model->id())
@@ -283,7 +287,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
   PlanRequest& request = planned->inputs.request;
   for (PlanDevice& device : request.devices) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
-    for (const PlanningOptions::Freed& freed : options.freed) {
+    for (const PlanningOptions::FreedMemory& freed : options.freed) {
       if (freed.node_id != node.info.node_id() || freed.device != device.name) continue;
       device.memory_free_bytes += freed.bytes;
       if (device.memory_pool == kOwnPool) continue;
@@ -324,8 +328,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
     if (!reserve.ok()) return reserve.status();
     request.reserve = *std::move(reserve);
   }
-  const bool again =
-      options.loaded != PlanningOptions::Loaded::kIgnored || !options.model_id.empty();
+  const bool again = options.reuse != PlanningOptions::Reuse::kIgnored || !options.model_id.empty();
   for (Assignment& each : request.assignments) {
     if (auto s = NamePlace(*planned, "--assign", again, &each.place); !s.ok()) return s;
   }
@@ -335,7 +338,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
   for (Reserve& each : request.reserve) {
     if (auto s = NamePlace(*planned, "--reserve", again, &each.node); !s.ok()) return s;
   }
-  // What is asked of a node that is left out, or has gone, is done.
+  // Constraints on a node that is left out, or has gone, are met already.
   std::erase_if(request.exclude,
                 [&](const std::string& place) { return IsElsewhere(*planned, place); });
   std::erase_if(request.reserve,
@@ -352,34 +355,35 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
   for (const PlanDevice& device : request.devices) left.devices.push_back(device.memory_free_bytes);
   for (const MemoryPool& pool : request.memory_pools) left.pools.push_back(pool.free_bytes);
   std::vector<LoadedStage> loaded;
-  if (options.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(placement, planned);
+  if (options.reuse != PlanningOptions::Reuse::kIgnored) loaded = TakeLoaded(placement, planned);
   for (PlanDevice& device : request.devices) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
-    for (const CapacityLimit& cap : options.caps) {
-      if (cap.node_id != node.info.node_id() || cap.device != device.name) continue;
-      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+    for (const CapacityLimit& limit : options.limits) {
+      if (limit.node_id != node.info.node_id() || limit.device != device.name) continue;
+      device.memory_free_bytes = std::min(device.memory_free_bytes, limit.bytes);
     }
   }
   const SliceOptions slice = {.unverified = placement.unverified()};
-  if (auto s = LimitDisks(options.caps, slice, planned); !s.ok()) return s;
-  auto plan = PlanWithLoaded(request, loaded, options.loaded);
-  // What need not move does not move onto a node that is better left alone.
+  if (auto s = LimitDisks(options.limits, slice, planned); !s.ok()) return s;
+  auto plan = PlanWithLoaded(request, loaded, options.reuse);
+  // A model moves beside its requests only to nodes that are not kept out.
   if (!plan.ok() && any_kept_out && !options.beside) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = PlanWithLoaded(request, loaded, options.loaded);
+    plan = PlanWithLoaded(request, loaded, options.reuse);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
-  MatchLoaded(loaded, options.loaded, planned);
+  MatchLoaded(loaded, options.reuse, planned);
   if (auto s = FindHolders(slice, planned); !s.ok()) return s;
   return options.beside ? FitsBeside(std::move(left), *planned) : absl::OkStatus();
 }
 
-// `has_source`: that the nodes that were asked have the file.
-absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlacementOptions& placement,
-                         absl::FunctionRef<absl::Status()> has_source, PlannedModel* planned) {
+// `has_source`: OK if one of the collected nodes has the file.
+absl::Status CollectAndPlace(const PlanningOptions& options,
+                             const wire::PlacementOptions& placement,
+                             absl::FunctionRef<absl::Status()> has_source, PlannedModel* planned) {
   const auto try_within = [&](absl::Duration wait) {
-    absl::Status status = Ask(options, wait, planned);
+    absl::Status status = CollectNodes(options, wait, planned);
     if (status.ok()) status = has_source();
     if (status.ok()) status = Place(options, placement, planned);
     return status;
@@ -431,8 +435,8 @@ absl::Status NamePlace(const PlannedModel& planned, absl::string_view option, bo
   return absl::OkStatus();
 }
 
-uint32_t ContextFor(uint32_t asked, const ModelFile& model) {
-  if (asked != 0) return asked;
+uint32_t ContextFor(uint32_t requested, const ModelFile& model) {
+  if (requested != 0) return requested;
   const uint64_t trained = model.header()
                                .GetInteger(absl::StrCat(model.architecture(), ".context_length"))
                                .value_or(512);
@@ -555,13 +559,14 @@ std::optional<CapacityLimit> CapacityLimitOf(const PlannedModel& planned, const 
     return CapacityLimit{.node_id = node_id, .device = device.name, .wrong_numbers = true};
   }
   if (const std::optional<DiskShortage> disk = DiskShortageOf(why)) {
-    // Where what was told did not do, several stages were to share it, or nothing more is fetched.
-    const PlanNode& told = planned.inputs.request.nodes[device.node];
+    // If the plan knew this limit already: half of it where several stages share the disk, else
+    // nothing more is fetched there.
+    const PlanNode& node = planned.inputs.request.nodes[device.node];
     const auto stages = absl::c_count_if(planned.plan.stages, [&](const PlannedStage& stage) {
       return planned.inputs.request.devices[stage.device].node == device.node;
     });
     uint64_t bytes = disk->free_bytes;
-    if (!told.fetch_bytes.empty()) bytes = stages > 1 ? told.disk_free_bytes / 2 : 0;
+    if (!node.fetch_bytes.empty()) bytes = stages > 1 ? node.disk_free_bytes / 2 : 0;
     return CapacityLimit{.node_id = node_id, .device = "", .bytes = bytes};
   }
   const std::optional<MemoryShortage> shortage = ShortageOf(why);
@@ -612,10 +617,10 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   const auto find = [&] { return FindSource(options.model_id, planned.get()); };
   if (options.known != nullptr) {
     planned->model = options.known;
-    if (auto s = AskAndPlace(options, placement, find, planned.get()); !s.ok()) return s;
+    if (auto s = CollectAndPlace(options, placement, find, planned.get()); !s.ok()) return s;
     return planned;
   }
-  // The file first: what is wrong with it is said at once.
+  // The file first: its errors are reported at once.
   auto report = CollectReport(options.self_address);
   if (!report.ok()) return report.status();
   planned->report = *std::move(report);
@@ -623,10 +628,10 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   auto model = OpenHeaders(options, *planned);
   if (!model.ok()) return model.status();
   planned->model = *std::move(model);
-  if (options.opened) {
-    if (auto s = options.opened(*planned->model); !s.ok()) return s;
+  if (options.on_headers) {
+    if (auto s = options.on_headers(*planned->model); !s.ok()) return s;
   }
-  if (auto s = AskAndPlace(options, placement, find, planned.get()); !s.ok()) return s;
+  if (auto s = CollectAndPlace(options, placement, find, planned.get()); !s.ok()) return s;
   return planned;
 }
 

@@ -98,9 +98,9 @@ RecoveryDecision DecideRecovery(const Deployment& lost) {
   decision.in_a_row = decision.is_healthy ? 0 : lost.recoveries_in_a_row();
   decision.next_in_a_row = decision.in_a_row + (lacks_disk ? 0 : 1);
   decision.is_of_wrong_numbers = limit && limit->wrong_numbers;
-  if (!decision.is_healthy) decision.limits = lost.caps();
+  if (!decision.is_healthy) decision.limits = lost.limits();
   if (limit) decision.limits.push_back(*limit);
-  if (lacks_disk && lost.caps().size() >= kCapacityLimitsMax) {
+  if (lacks_disk && lost.limits().size() >= kCapacityLimitsMax) {
     decision.give_up = why;
   } else if (decision.in_a_row >= kRecoveriesInARowMax && !lacks_disk) {
     decision.give_up =

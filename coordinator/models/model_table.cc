@@ -40,15 +40,15 @@ absl::StatusOr<ModelTable::DeploymentPtr> ModelTable::Find(const std::string& mo
   }
   const std::vector<size_t> meant = MeantModels(model, names);
   if (meant.size() == 1) return found[meant.front()];
-  const PrintableText asked = PrintableText::OfPath(model);
+  const PrintableText query = PrintableText::OfPath(model);
   const std::string there = listed.empty() ? "no model is loaded (strata load MODEL)"
                                            : absl::StrCat("loaded: ", absl::StrJoin(listed, ", "));
   if (!meant.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(asked.empty() ? "which model?" : absl::StrCat(asked, " means several models"),
+        absl::StrCat(query.empty() ? "which model?" : absl::StrCat(query, " means several models"),
                      "; ", there));
   }
-  return absl::NotFoundError(asked.empty() ? there : absl::StrCat("no model ", asked, "; ", there));
+  return absl::NotFoundError(query.empty() ? there : absl::StrCat("no model ", query, "; ", there));
 }
 
 bool ModelTable::AnyRecovering() const {

@@ -1,4 +1,4 @@
-// Which of the nodes a person means: one rule for all verbs.
+// Which node a name of a person refers to: one rule for all commands.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct NodeNames {
   absl::string_view id_hex;
   bool gone = false;
 };
-// By its name, or the start of its id in hex, or both with a "-" between, as nodes of one name are
-// shown. Case is not looked at: machines' names have none.
+// Matches the name, or the start of the id in hex, or both with a "-" between, as nodes of one name
+// are shown. Case is ignored: machines' names have none.
 inline bool MatchesNode(absl::string_view text, const NodeNames& node) {
   if (absl::EqualsIgnoreCase(text, node.name) || HasIdPrefix(text, node.id_hex)) return true;
   const size_t dash = text.rfind('-');
@@ -31,7 +31,7 @@ inline bool MatchesNode(absl::string_view text, const NodeNames& node) {
          HasIdPrefix(text.substr(dash + 1), node.id_hex);
 }
 
-// What is said where a person means several nodes: kInvalidArgument, with what tells them apart.
+// The error where a name matches several nodes: kInvalidArgument, with their ids.
 inline absl::Status MatchesSeveralNodes(absl::string_view text,
                                         const std::vector<NodeNames>& nodes) {
   constexpr size_t kDigitsShown = 8;
@@ -42,9 +42,9 @@ inline absl::Status MatchesSeveralNodes(absl::string_view text,
       })));
 }
 
-// The place of the one that a person means, who asks for something that a node does. A machine
-// whose data dir is new has the name of the node that it was before, which is gone: that one is
-// meant only where no other is. kNotFound; MatchesSeveralNodes().
+// The index of the node that a command is for. A machine whose data dir is new has the name of the
+// node that it was before, which is gone: a node that is gone counts only where no other matches.
+// kNotFound; MatchesSeveralNodes().
 inline absl::StatusOr<size_t> FindNode(absl::string_view text,
                                        const std::vector<NodeNames>& nodes) {
   for (const bool gone : {false, true}) {
@@ -65,7 +65,7 @@ inline absl::StatusOr<size_t> FindNode(absl::string_view text,
                    })));
 }
 
-// The place among the cluster's nodes.
+// The index among the cluster's nodes.
 inline absl::StatusOr<size_t> FindNode(absl::string_view text,
                                        const wire::GetClusterResponse& cluster) {
   std::vector<std::string> ids;

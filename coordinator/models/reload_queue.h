@@ -1,5 +1,5 @@
 // Models that are wanted and not loaded: those of a coordinator that has gone, and those that were
-// lost in a way that a recovery cannot mend. They are tried until they are loaded or somebody
+// lost in a way that a recovery cannot repair. They are tried until they are loaded or somebody
 // unloads them. A state machine without I/O, thread or clock. Not thread-safe.
 #pragma once
 

@@ -13,8 +13,8 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kKeepsInARowMax = 2;           // whatever it was
-constexpr uint32_t kKeepsBlamelessInARowMax = 4;  // that what was kept has nothing to do with
+constexpr uint32_t kKeepsInARowMax = 2;           // whatever the cause
+constexpr uint32_t kKeepsBlamelessInARowMax = 4;  // if no kept stage is the cause
 
 }  // namespace
 
@@ -56,12 +56,12 @@ std::vector<LoadedStage> TakeLoaded(const wire::PlacementOptions& placement,
 
 absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
                                     const std::vector<LoadedStage>& loaded,
-                                    PlanningOptions::Loaded what) {
-  // Around what is there no experts are left to CPUs.
+                                    PlanningOptions::Reuse reuse) {
+  // A plan around loaded stages leaves no experts to CPUs.
   const bool wants_cpu_moe =
       request.cpu_moe == CpuMoe::kAll &&
       absl::c_any_of(request.costs->layers, [](const LayerCost& one) { return one.n_expert > 0; });
-  if (loaded.empty() || what != PlanningOptions::Loaded::kAround || wants_cpu_moe ||
+  if (loaded.empty() || reuse != PlanningOptions::Reuse::kAround || wants_cpu_moe ||
       !request.assignments.empty()) {
     return MakePlan(request);
   }
@@ -74,27 +74,28 @@ absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
   return absl::IsNotFound(plan.status()) ? MakePlan(request) : plan;
 }
 
-void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
+void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Reuse reuse,
                  PlannedModel* planned) {
   planned->kept.clear();  // of an earlier try
-  planned->leftovers.clear();
+  planned->stale_stages.clear();
   if (loaded.empty()) return;
   planned->kept.resize(planned->plan.stages.size());
   for (const LoadedStage& one : loaded) {
     bool kept = false;
-    const bool stays = one.may_stay && what != PlanningOptions::Loaded::kUnloaded;
+    const bool stays = one.may_stay && reuse != PlanningOptions::Reuse::kUnloaded;
     for (size_t i = 0; i < planned->plan.stages.size() && stays && !kept; ++i) {
       const PlannedStage& stage = planned->plan.stages[i];
       kept = !planned->kept[i] && stage.device == one.stage.device &&
              stage.layers == one.stage.layers && stage.n_cpu_moe == 0;
       if (kept) planned->kept[i] = one.at.stage;
     }
-    if (!kept) planned->leftovers.push_back(one.at);
+    if (!kept) planned->stale_stages.push_back(one.at);
   }
 }
 
-bool Serves(const std::vector<wire::StageStatus>& told, const wire::Epoch& epoch, size_t stage) {
-  return absl::c_any_of(told, [&](const wire::StageStatus& one) {
+bool Serves(const std::vector<wire::StageStatus>& reported, const wire::Epoch& epoch,
+            size_t stage) {
+  return absl::c_any_of(reported, [&](const wire::StageStatus& one) {
     return one.state() == wire::StageStatus::SERVING && one.stage() == stage &&
            CompareEpochs(one.epoch(), epoch) == 0;
   });
@@ -105,10 +106,10 @@ bool IsCapacityError(const absl::Status& status) {
          absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
 }
 
-PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
-                                  const absl::Status& why, absl::FunctionRef<bool()> all_serve) {
-  constexpr auto kAll = PlanningOptions::Loaded::kAround;
-  constexpr auto kNone = PlanningOptions::Loaded::kUnloaded;
+PlanningOptions::Reuse KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
+                                 const absl::Status& why, absl::FunctionRef<bool()> all_serve) {
+  constexpr auto kAll = PlanningOptions::Reuse::kAround;
+  constexpr auto kNone = PlanningOptions::Reuse::kUnloaded;
   if (in_a_row < kKeepsInARowMax || CapacityLimitOf(lost, why)) return kAll;
   if (in_a_row >= kKeepsBlamelessInARowMax) return kNone;
   if (const std::optional<uint32_t> stage = StageOf(why)) {

@@ -17,35 +17,36 @@ namespace strata {
 struct LoadedStage {
   PlannedModel::StaleStage at;
   KeptStage stage;
-  bool may_stay = true;  // it is as the placement want it
+  bool may_stay = true;  // it is as the placement options require
 };
 
-// What the nodes of `planned` tell: stages of devices that are planned for, whose memory counts as
-// free then; none with experts in the host's memory, of which nodes do not tell how much it is.
-// Stages of programs that coordinate for themselves carry no node's id, and are theirs. The costs
-// and the cache of the request are filled in.
+// The stages that the nodes of `planned` report, of devices that are planned for; their memory
+// counts as free from then on. Leaves out stages with experts in the host's memory, of which nodes
+// do not report the size, and those of programs that coordinate for themselves, whose epochs carry
+// no node's id. REQUIRES: the costs and the cache of the request are filled in.
 std::vector<LoadedStage> TakeLoaded(const wire::PlacementOptions& placement, PlannedModel* planned);
 
-// Around them with kAround, where that is possible; else as MakePlan(), whose errors it has.
+// Plans around the loaded stages with kAround, where that is possible; else as MakePlan(), whose
+// errors it returns.
 absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
                                     const std::vector<LoadedStage>& loaded,
-                                    PlanningOptions::Loaded what);
+                                    PlanningOptions::Reuse reuse);
 
-// Says for each stage of `planned`'s plan which of them it keeps, and which are left over.
-void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
+// Sets which loaded stage each stage of `planned`'s plan keeps, and which loaded stages are stale.
+void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Reuse reuse,
                  PlannedModel* planned);
 
-// Whether one of what a node tells is that stage of the plan of `epoch`, and serves.
-bool Serves(const std::vector<wire::StageStatus>& told, const wire::Epoch& epoch, size_t stage);
-// Whether what failed so may be had later, without anybody's doing here: room, or a file that comes
-// back.
+// Whether one of the stages that a node reported is `stage` of the plan of `epoch`, and serves.
+bool Serves(const std::vector<wire::StageStatus>& reported, const wire::Epoch& epoch, size_t stage);
+// Whether a load that failed with `status` may succeed later without a person's help: there may be
+// room, or a file may come back.
 bool IsCapacityError(const absl::Status& status);
 
-// What the next plan keeps of a model that was lost `in_a_row` times before, each soon after the
-// other, and now for `why`: from the third time on nothing that may itself be what breaks, and at
-// the fifth nothing; all where there was only too little room. `all_serve`: whether the nodes of
-// all stages answer and say that they serve; it is asked where `why` names no other cause.
-PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
-                                  const absl::Status& why, absl::FunctionRef<bool()> all_serve);
+// Which stages the next plan keeps of a model that was lost `in_a_row` times before, each soon
+// after the other, and now for `why`: from the third time on none that may itself be the cause, and
+// at the fifth none; all where there was only too little room. `all_serve`: whether the nodes of
+// all stages answer and report that they serve; called where `why` names no other cause.
+PlanningOptions::Reuse KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
+                                 const absl::Status& why, absl::FunctionRef<bool()> all_serve);
 
 }  // namespace strata

@@ -1,6 +1,6 @@
-// What stages computed of the self-test (shard/engine/self_test.h), as this node has seen it: of
-// its own stages, and of all stages that it coordinated. Kept in a file of the data folder, so that
-// it outlives this process and the node that coordinated. A damaged file is as none.
+// Self-test results of stages (shard/engine/self_test.h) that this node knows: of its own stages,
+// and of all stages that it coordinated. Kept in a file of the data folder, so that they outlive
+// this process and the node that coordinated. A damaged file counts as none.
 //
 // Thread-safe. Only the constructor and the destructor wait for the disk.
 #pragma once
@@ -17,18 +17,18 @@
 
 namespace strata {
 
-// Results that are kept, and their bytes in the file; the oldest go.
+// Most results that are kept, and their bytes in the file; the oldest are dropped.
 inline constexpr size_t kSelfTestsMax = 512;
 inline constexpr size_t kSelfTestsBytesMax = 768 << 10;
 
 class SelfTestFile {
  public:
-  // `path` empty: nothing outlives this.
+  // `path` empty: the results do not outlive this object.
   explicit SelfTestFile(std::string path);
   ~SelfTestFile();
 
-  // In place of an earlier result of the same layers on the same device. One without points is not
-  // kept.
+  // Replaces an earlier result of the same layers on the same device. A result without points is
+  // not kept.
   void Keep(const wire::SelfTest& test);
 
   std::vector<wire::SelfTest> Of(absl::string_view model_id) const;

@@ -58,8 +58,8 @@ absl::StatusOr<std::vector<NodeClient*>> WeightLocator::HoldersOf(
   for (const Cache& cache : caches_) {
     auto has = ReadBlockList(cache.list, blocks.size());
     if (!has.ok()) continue;
-    // One that has all may have it in a file, at a path where its stages do not look: it gives
-    // that to itself, as to others.
+    // A node that has all may have them in a file, at a path where its stages do not look: it
+    // serves them to itself, as to others.
     if (cache.node == for_node && !absl::c_all_of(*has, std::identity())) {
       std::erase_if(missing, [&](uint32_t block) { return (*has)[block]; });
     } else {
@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<NodeClient*>> WeightLocator::HoldersOf(
     }
   }
   std::vector<NodeClient*> holders;
-  // Who has most of what is still missing, once more.
+  // Adds the node that has most of the blocks that are still missing.
   const auto add_next = [&] {
     const auto count = [&missing](const Holder& holder) {
       return absl::c_count_if(missing, [&](uint32_t block) { return holder.has[block]; });
@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<NodeClient*>> WeightLocator::HoldersOf(
                                                " are spread over the caches of ", holders.size(),
                                                " nodes, and a node asks ", kWeightPeersMax));
   }
-  // Who has some of it, too, may replace another.
+  // Further nodes that have some of the blocks may replace another.
   do {
     missing = wanted;
   } while (add_next());
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<uint64_t>> WeightLocator::FetchBytes(
   const auto cache = absl::c_find_if(caches_, [&](const Cache& each) { return each.node == node; });
   if (cache != caches_.end()) {
     auto listed = ReadBlockList(cache->list, blocks.size());
-    // One that has all and is short of room has it in a file where its stages do not look.
+    // A node that has all and is short of room has them in a file where its stages do not look.
     if (listed.ok() && !absl::c_all_of(*listed, std::identity())) has = *std::move(listed);
   }
   std::vector<uint64_t> fetched(model->n_layer() + size_t{1}, 0);

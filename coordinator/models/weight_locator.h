@@ -1,5 +1,5 @@
 // Where a model's weights are while no node that answers has its file: in the caches of the nodes,
-// which keep what they have fetched.
+// which keep the weights that they have fetched.
 #pragma once
 
 #include <memory>
@@ -18,25 +18,25 @@ namespace strata {
 
 class WeightLocator {
  public:
-  // Asks the nodes, all at the same time; null ones have nothing. They outlive this. Blocks for 5 s
-  // at most.
+  // Queries the nodes, all at the same time; null ones have nothing. They outlive this. Blocks for
+  // 5 s at most.
   WeightLocator(absl::Span<NodeClient* const> nodes, const std::string& model_id);
 
-  // All that have something of the model.
+  // All nodes that have something of the model.
   std::vector<NodeClient*> nodes() const;
-  // Names of those that did not say what they have.
+  // Names of the nodes that did not report their caches.
   const std::vector<std::string>& silent() const { return silent_; }
 
-  // Whom a node can fetch the weights of `layers` from: first those that together have all that it
-  // has not itself, beginning with who has most. kUnavailable: nobody has some of them, or they are
-  // spread over more than kWeightPeersMax nodes; else as Slice::Make.
+  // The nodes from which a node can fetch the weights of `layers`: first those that together have
+  // all that it lacks, beginning with the one that has most. kUnavailable: no node has some of
+  // them, or they are spread over more than kWeightPeersMax nodes; else as Slice::Make.
   absl::StatusOr<std::vector<NodeClient*>> HoldersOf(const std::shared_ptr<const ModelFile>& model,
                                                      LayerRange layers, const SliceOptions& options,
                                                      const NodeClient* for_node) const;
 
-  // What a node would have to fetch of the weights of all layers before: [n_layer + 1], told where
-  // `cuts` allow a stage to end, and for layers between as for the last of those. Errors of
-  // Slice::Make.
+  // For each layer, the bytes of all layers before it that a node would have to fetch: [n_layer +
+  // 1], exact where `cuts` allow a stage to end, and for layers between as for the last of these.
+  // Errors of Slice::Make.
   absl::StatusOr<std::vector<uint64_t>> FetchBytes(const std::shared_ptr<const ModelFile>& model,
                                                    const std::vector<uint32_t>& cuts,
                                                    const SliceOptions& options,

@@ -176,13 +176,12 @@ void ClusterSim::Cut(size_t from, size_t to, bool cut) {
 void ClusterSim::Refuse(size_t from, size_t to) {
   const bool reach = Linked(from, to) && nodes_[to].paused_until_us <= now_us_;
   if (from == to || !reach) return;
-  Note(absl::StrCat("a firewall refuses ", from, " what it asks ", to));
+  Note(absl::StrCat("a firewall refuses requests of ", from, " to ", to));
   refuses_[from * nodes_.size() + to] = 1;
   refused_since_[from * nodes_.size() + to] = now_us_;
 }
 
-// What membership.h does not promise is left out: a node that falls silent just after a firewall
-// came up before it.
+// membership.h does not cover a node that falls silent just after a firewall came up before it.
 void ClusterSim::DropNewFirewalls(size_t from, size_t to) {
   const size_t pair = from * nodes_.size() + to;
   if (now_us_ - refused_since_[pair] < kFirewallUs) refuses_[pair] = 0;
@@ -268,7 +267,7 @@ void ClusterSim::At(int64_t at_us, std::function<void()> fn) {
 
 void ClusterSim::ForgetCalls() {
   while (!calls_.empty()) {
-    // What they hold may make others when it goes.
+    // The destructors of the calls may add others.
     const std::vector<std::function<void()>> forgotten = std::exchange(calls_, {});
     free_calls_.clear();
   }
@@ -309,7 +308,7 @@ void ClusterSim::Wake(size_t n) {
   Schedule(n);
 }
 
-// Of those with the id, the one that was heard, as coordinator/cluster/peer_paths.h keeps its
+// Of the nodes with the id, the one that was heard, as coordinator/cluster/peer_paths.h keeps its
 // address; else any.
 size_t ClusterSim::Receiver(size_t from, const OutgoingHeartbeat& out) {
   const size_t number = NumberOf(out.to);
@@ -331,35 +330,35 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
     return;
   }
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
-  auto slot = static_cast<uint32_t>(flying_.size());
+  auto slot = static_cast<uint32_t>(in_flight_.size());
   if (free_slots_.empty()) {
-    flying_.emplace_back();
+    in_flight_.emplace_back();
   } else {
     slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  Flying& flying = flying_[slot];
+  InFlightMessage& flying = in_flight_[slot];
   flying.from = static_cast<uint32_t>(from);
   flying.reply = reply;
   flying.heartbeat = std::move(heartbeat);
   Push(now_us_ + absl::Uniform<int64_t>(random_, 100, options_.delay_max_us), to, slot);
 }
 
-// Thousands of messages are under way, more than the nearest cache keeps.
+// Thousands of messages are in flight, more than the nearest cache keeps.
 void ClusterSim::FetchAhead() const {
   const EventQueue::Event* const event = events_.Upcoming(kFetchAhead);
   if (event == nullptr || event->message == kNoMessage || event->node == kNoNode) return;
-  const auto* const flying = reinterpret_cast<const char*>(&flying_[event->message]);
-  for (size_t offset = 0; offset < sizeof(Flying); offset += 64) {
+  const auto* const flying = reinterpret_cast<const char*>(&in_flight_[event->message]);
+  for (size_t offset = 0; offset < sizeof(InFlightMessage); offset += 64) {
     __builtin_prefetch(flying + offset);
   }
 }
 
 void ClusterSim::Deliver(size_t to, uint32_t slot) {
-  const size_t from = flying_[slot].from;
-  const bool is_reply = flying_[slot].reply;
+  const size_t from = in_flight_[slot].from;
+  const bool is_reply = in_flight_[slot].reply;
   // Taken out, so that the answer may fly in its place.
-  Heartbeat heartbeat = std::move(flying_[slot].heartbeat);
+  Heartbeat heartbeat = std::move(in_flight_[slot].heartbeat);
   free_slots_.push_back(slot);
   Node& node = nodes_[to];
   if (node.membership == nullptr) return;

@@ -33,8 +33,8 @@ class ClusterSim {
 
   explicit ClusterSim(const Options& options);
 
-  // Starts a node, or starts it again under its id. It is told of `introduce` others at random,
-  // of those that run.
+  // Starts a node, or starts it again under its id. It learns of `introduce` others at random, of
+  // those that run.
   void Start(size_t n, size_t introduce = 1);
   void StartAll();
   // Node `n`, which does not run, becomes another machine with the id of `of`.
@@ -48,7 +48,7 @@ class ClusterSim {
   bool Plan(size_t n);
 
   void Cut(size_t from, size_t to, bool cut = true);
-  // A firewall answers `from` that nobody listens at `to`; what `to` asks comes through.
+  // A firewall answers `from` that no process listens at `to`; requests of `to` come through.
   void Refuse(size_t from, size_t to);
   bool Refuses(size_t from, size_t to) const { return refuses_[from * options_.nodes + to] != 0; }
   // Nodes of different groups cannot reach each other.
@@ -87,7 +87,7 @@ class ClusterSim {
   size_t NumberOf(const NodeId& id) const;
   const NodeId& IdOf(size_t n) const { return nodes_[n].id; }
   bool Holds(size_t coordinator, size_t n) const;
-  // Whom it obeys; SIZE_MAX: nobody.
+  // The coordinator that it obeys; SIZE_MAX: none.
   size_t CoordinatorOf(size_t n);
 
   // The first broken promise; empty: none.
@@ -123,7 +123,7 @@ class ClusterSim {
     ClusterEpoch epoch;             // newest with a counter
     uint32_t live = 0;
   };
-  struct Flying {
+  struct InFlightMessage {
     uint32_t from = 0;
     bool reply = false;
     Heartbeat heartbeat;
@@ -161,7 +161,7 @@ class ClusterSim {
   uint64_t messages_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325;
   EventQueue events_;
-  std::vector<Flying> flying_;
+  std::vector<InFlightMessage> in_flight_;
   std::vector<uint32_t> free_slots_;
   std::vector<std::function<void()>> calls_;  // of At(), until they are due
   std::vector<uint32_t> free_calls_;

@@ -1,7 +1,6 @@
-// Plays seeds of membership in a simulated network, 200 nodes each unless told otherwise, and says
-// how many came to rest: membership_sim [--nodes N] [--seeds N] [--first SEED] [--loss P]
-// [--calm-after MS] [--verbose]. Prints what happened in each that did not; exits with 1 if there
-// is one.
+// Plays seeds of membership in a simulated network, 200 nodes each by default, and prints how many
+// came to rest: membership_sim [--nodes N] [--seeds N] [--first SEED] [--loss P] [--calm-after MS]
+// [--verbose]. Prints what happened in each that did not; exits with 1 if there is one.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kWildMs = 12'000;
 constexpr int64_t kStepMs = 250;
 constexpr int64_t kReadyMs = 20'000;  // until a model is loaded
-constexpr int64_t kEndMs = 100'000;   // until all texts have ended: a gateway waits for 60 s
+constexpr int64_t kEndMs = 100'000;   // until all requests have ended: a gateway waits for 60 s
 constexpr int64_t kLoadAgainMs = 8'000;
 constexpr int kGentleFaults = 4;
 constexpr int64_t kGentleMs = 7'000;  // from one to the next
@@ -49,15 +49,15 @@ class Run {
   void RunMs(int64_t ms) {
     sim_.RunMs(ms);
     without_ms_ = sim_.HasModel() ? 0 : without_ms_ + ms;
-    // A person sees that there is none.
+    // A person sees that no model is loaded.
     if (without_ms_ < kLoadAgainMs) return;
     without_ms_ = 0;
     if (scenario_.gentle) sim_.cluster().Fail("no node has the model");
     sim_.Load();
   }
 
-  void AskSome(size_t most) {
-    for (size_t left = Random(most + 1); left > 0; --left) sim_.Ask(Random(nodes_));
+  void SendRequests(size_t most) {
+    for (size_t left = Random(most + 1); left > 0; --left) sim_.SendRequest(Random(nodes_));
   }
 
   void PlayWildly() {
@@ -66,7 +66,7 @@ class Run {
       const auto step = static_cast<int64_t>(1 + Random(800));
       RunMs(step);
       ms += step;
-      AskSome(3);
+      SendRequests(3);
       if (Random(3) == 0) Disturb();
     }
   }
@@ -110,7 +110,7 @@ class Run {
         if (n != m) cluster.Cut(n, m);
         break;
       default:
-        sim_.StopText();
+        sim_.StopRequest();
         break;
     }
   }
@@ -119,9 +119,9 @@ class Run {
     for (int i = 0; i < kGentleFaults && ok(); ++i) {
       for (int64_t ms = 0; ms < kGentleMs; ms += 500) {
         RunMs(500);
-        if (Random(3) == 0) AskSome(2);
+        if (Random(3) == 0) SendRequests(2);
       }
-      AskSome(8);
+      SendRequests(8);
       RunMs(static_cast<int64_t>(Random(600)));
       const size_t n = Random(nodes_);
       switch (Random(5)) {
@@ -140,13 +140,13 @@ class Run {
       }
       for (int64_t ms = 0; ms < kGentleMs; ms += 500) {
         RunMs(500);
-        if (Random(3) == 0) AskSome(2);
+        if (Random(3) == 0) SendRequests(2);
       }
       if (!sim_.cluster().running(n)) sim_.Start(n);
     }
   }
 
-  // Everything is recovered.
+  // All faults end.
   void Quiet() {
     ClusterSim& cluster = sim_.cluster();
     cluster.Heal();
@@ -162,7 +162,7 @@ class Run {
   void CheckFates() {
     const RecoverySim::Counts counts = sim_.counts();
     for (const auto& [words, n] : counts.failures) {
-      if (scenario_.gentle) sim_.cluster().Fail(absl::StrCat("a text ended with ", words));
+      if (scenario_.gentle) sim_.cluster().Fail(absl::StrCat("a request ended with ", words));
     }
   }
 
@@ -175,7 +175,7 @@ class Run {
 }  // namespace
 
 RecoveryOutcome Play(const RecoveryScenario& scenario) {
-  // What the program says of each lost stage.
+  // The warnings of each lost stage.
   absl::SetMinLogLevel(absl::LogSeverityAtLeast::kFatal);
   RecoverySim::Options options;
   options.seed = scenario.seed;

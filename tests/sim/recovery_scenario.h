@@ -1,5 +1,5 @@
-// One run of a simulated cluster that serves texts: things happen to it for a while, then nothing
-// does, and every text has to end. Equal scenarios give equal outcomes. tests/sim only; any thread.
+// One run of a simulated cluster that serves requests: faults happen to it for a while, then none,
+// and every request has to end. Equal scenarios give equal outcomes. tests/sim only; any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace strata {
 struct RecoveryScenario {
   uint64_t seed = 1;
   size_t nodes = 0;  // 0: 3 to 6, by the seed
-  // One thing at a time happens, and the rest of the nodes can hold the model: no text fails but
+  // One fault at a time happens, and the rest of the nodes can hold the model: no request fails but
   // those whose own node dies.
   bool gentle = false;
   // Break the protocol, to show that it is noticed.
@@ -27,10 +27,10 @@ struct RecoveryScenario {
 };
 
 struct RecoveryOutcome {
-  std::string wrong;  // what was, and the last things that happened; empty: nothing
+  std::string wrong;  // the violation, and the last events; empty: none
   RecoverySim::Counts counts;
   uint64_t messages = 0;
-  uint64_t digest = 0;  // of all that happened, to tell runs apart
+  uint64_t digest = 0;  // of all events, to compare runs
 };
 
 RecoveryOutcome Play(const RecoveryScenario& scenario);

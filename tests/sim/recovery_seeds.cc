@@ -1,6 +1,6 @@
-// Plays seeds of a simulated cluster that serves texts, and says what became of them:
-// recovery_sim [--seeds N] [--first SEED] [--nodes N] [--gentle] [--verbose]. Prints what happened
-// in each that went wrong; exits with 1 if there is one.
+// Plays seeds of a simulated cluster that serves requests, and prints their outcomes: recovery_sim
+// [--seeds N] [--first SEED] [--nodes N] [--gentle] [--verbose]. Prints what happened in each that
+// went wrong; exits with 1 if there is one.
 #include <chrono>
 #include <cstdint>
 #include <iostream>
@@ -55,10 +55,10 @@ int Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   strata::Flags flags;
-  CLI::App app("Texts in a simulated cluster, seed by seed");
+  CLI::App app("Requests in a simulated cluster, seed by seed");
   app.add_option("--seeds", flags.seeds, "How many")->check(CLI::PositiveNumber);
   app.add_option("--first", flags.first, "The first of them");
-  app.add_option("--nodes", flags.nodes, "In each simulated cluster; by the seed unless told");
+  app.add_option("--nodes", flags.nodes, "In each simulated cluster; by the seed unless given");
   app.add_flag("--gentle", flags.gentle, "One thing at a time happens");
   app.add_flag("--verbose", flags.verbose, "A line for each seed");
   CLI11_PARSE(app, argc, argv);

@@ -24,7 +24,7 @@ ClusterSim::Options ClusterOf(const RecoverySim::Options& options) {
 
 }  // namespace
 
-// What a node's process reads, that goes on while it is not there.
+// The clock of a node, which goes on while its process does not run.
 class RecoverySim::NodeClock final : public Clock {
  public:
   NodeClock(const ClusterSim* cluster, size_t node) : cluster_(cluster), node_(node) {}
@@ -53,8 +53,8 @@ RecoverySim::RecoverySim(const Options& options)
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     node.clock = std::make_unique<NodeClock>(&cluster_, n);
-    // All but two hold the model, and none holds it alone: when that one dies and coordinates,
-    // nobody is left who could tell of the model. Where it is tight, anything may be.
+    // All but two hold the model, and none holds it alone: if that one coordinates and dies, no
+    // node is left that knows the model. In tight runs anything may be.
     const auto share = static_cast<uint64_t>((options.layers + options.nodes - 3) /
                                              std::max<size_t>(options.nodes - 2, 2));
     const uint64_t layers =
@@ -76,7 +76,7 @@ RecoverySim::RecoverySim(const Options& options)
 
 RecoverySim::~RecoverySim() {
   for (size_t n = 0; n < nodes_.size(); ++n) Crash(n);
-  processes_.ForgetWires();
+  processes_.ForgetConnections();
   cluster_.ForgetCalls();
 }
 
@@ -105,7 +105,7 @@ void RecoverySim::Start(size_t n) {
   coordinator.node = n;
   coordinator.nodes = nodes_.size();
   coordinator.model = &model_;
-  coordinator.texts = {.policy = policy_, .clock = node.clock.get()};
+  coordinator.engine = {.policy = policy_, .clock = node.clock.get()};
   coordinator.forgets_pending_reloads = options_.forgets_pending_reloads;
   coordinator.forgets_bounds = options_.forgets_bounds;
   node.coordinator = std::make_unique<SimCoordinator>(std::move(coordinator));
@@ -129,7 +129,7 @@ void RecoverySim::End(size_t n) {
     if (client->node() == n) client->Gone();
   }
   ended_.recoveries += node.coordinator->recoveries();
-  ended_.adoptions += node.coordinator->adoptions();
+  ended_.reloads += node.coordinator->reload_count();
   ended_.resumed += node.gateway->resumed();
   ended_.strays += node.host->refused();
   ended_.kept += node.host->kept();
@@ -162,7 +162,7 @@ void RecoverySim::KillWorker(size_t n) {
   nodes_[n].host->KillWorker();
 }
 
-void RecoverySim::Ask(size_t n) {
+void RecoverySim::SendRequest(size_t n) {
   if (nodes_[n].host == nullptr) return;
   SimClient::Options options;
   options.number = clients_.size();
@@ -182,18 +182,18 @@ void RecoverySim::Ask(size_t n) {
   request.mutable_sampler()->set_seed(cluster_.Random(1'000'000));
   request.set_client(absl::StrCat("client ", cluster_.Random(3)));
   clients_.push_back(std::make_shared<SimClient>(options));
-  const std::shared_ptr<SimClient> client = clients_.back();  // shared with the text's source
+  const std::shared_ptr<SimClient> client = clients_.back();  // shared with the request's source
   processes_.In(n, cluster_.now_us(), [this, n, client, request] {
-    const auto control = nodes_[n].gateway->Generate(request, client, /*pass_on=*/true);
-    if (client->open()) client->SetControl(control);
+    const auto handle = nodes_[n].gateway->Generate(request, client, /*pass_on=*/true);
+    if (client->open()) client->SetHandle(handle);
   });
 }
 
-void RecoverySim::StopText() {
+void RecoverySim::StopRequest() {
   if (clients_.empty()) return;
   const std::shared_ptr<SimClient> client = clients_[cluster_.Random(clients_.size())];
   const bool finish = cluster_.Random(2) == 0;
-  if (!client->open() || !client->has_control()) return;
+  if (!client->open() || !client->has_handle()) return;
   processes_.In(client->node(), cluster_.now_us(), [client, finish] {
     if (client->open()) client->Stop(finish);
   });
@@ -227,7 +227,7 @@ void RecoverySim::CheckBounds() {
     if (nodes_[n].coordinator == nullptr) continue;
     std::string wrong = nodes_[n].coordinator->OverBound();
     if (nodes_[n].gateway->waiting() > kRequestsWaitingMax)
-      wrong = "texts that wait at its gateway";
+      wrong = "requests that wait at its gateway";
     if (!wrong.empty()) cluster_.Fail(absl::StrCat("node ", n, ": over its bound: ", wrong));
   }
 }
@@ -251,13 +251,13 @@ RecoverySim::Counts RecoverySim::counts() const {
   for (const Node& node : nodes_) {
     if (node.host == nullptr) continue;
     counts.recoveries += node.coordinator->recoveries();
-    counts.adoptions += node.coordinator->adoptions();
+    counts.reloads += node.coordinator->reload_count();
     counts.resumed += node.gateway->resumed();
     counts.strays += node.host->refused();
     counts.kept += node.host->kept();
   }
   for (const auto& client : clients_) {
-    ++counts.asked;
+    ++counts.requests;
     counts.tokens += client->tokens();
     switch (client->fate()) {
       case SimClient::Fate::kOpen:
@@ -285,7 +285,7 @@ RecoverySim::Counts RecoverySim::counts() const {
 }
 
 void RecoverySim::Counts::Add(const Counts& other) {
-  asked += other.asked;
+  requests += other.requests;
   complete += other.complete;
   refused += other.refused;
   failed += other.failed;
@@ -293,7 +293,7 @@ void RecoverySim::Counts::Add(const Counts& other) {
   stopped += other.stopped;
   tokens += other.tokens;
   recoveries += other.recoveries;
-  adoptions += other.adoptions;
+  reloads += other.reloads;
   kept += other.kept;
   resumed += other.resumed;
   strays += other.strays;
@@ -302,15 +302,15 @@ void RecoverySim::Counts::Add(const Counts& other) {
 }
 
 std::string RecoverySim::Counts::ToString() const {
-  return absl::StrCat(asked, " texts: ", complete, " complete, ", refused, " refused, ", failed,
-                      " failed, ", stopped, " stopped, ", gone, " whose node went; ", tokens,
-                      " tokens, ", recoveries, " recoveries, ", adoptions, " adoptions, ", kept,
+  return absl::StrCat(requests, " requests: ", complete, " complete, ", refused, " refused, ",
+                      failed, " failed, ", stopped, " stopped, ", gone, " whose node went; ",
+                      tokens, " tokens, ", recoveries, " recoveries, ", reloads, " reloads, ", kept,
                       " stages kept, ", resumed, " resumed, ", strays, " late steps refused");
 }
 
 void RecoverySim::CheckEnded() {
   for (const auto& client : clients_) {
-    if (client->open()) cluster_.Fail(absl::StrCat("text ", client->number(), " never ends"));
+    if (client->open()) cluster_.Fail(absl::StrCat("request ", client->number(), " never ends"));
   }
 }
 

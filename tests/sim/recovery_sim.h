@@ -1,9 +1,9 @@
-// A cluster that serves texts while things happen to it: membership (cluster_sim.h), and on the
+// A cluster that serves requests while faults happen to it: membership (cluster_sim.h), and on the
 // same clock and queue of events the stages, links, coordinators, gateways and clients of all
-// nodes. Equal options give equal runs. What is checked all the time: every text is the one that
-// its request determines, position by position, and ends at most once; no stage runs a step of
-// another epoch; no plan and no node takes more memory than there is; no queue is over its bound
-// (looked at every 50 ms).
+// nodes. Equal options give equal runs. Checked all the time: every output is the one that its
+// request determines, position by position, and ends at most once; no stage runs a step of another
+// epoch; no plan and no node takes more memory than there is; no queue is over its bound (looked at
+// every 50 ms).
 #pragma once
 
 #include <cstddef>
@@ -46,32 +46,32 @@ class RecoverySim {
   ClusterSim& cluster() { return cluster_; }
   void Start(size_t n);
   void Crash(size_t n);
-  // In order: texts and models go to whoever coordinates next.
+  // An orderly end: requests and models go to the next coordinator.
   void Stop(size_t n);
   void KillWorker(size_t n);
-  // Somebody asks node `n` for a text.
-  void Ask(size_t n);
-  // A client loses interest, or has what it wanted.
-  void StopText();
-  // Somebody has the model loaded, if a coordinator is there.
+  // A client sends a request to node `n`.
+  void SendRequest(size_t n);
+  // A client cancels its request, or has enough output.
+  void StopRequest();
+  // A person loads the model, if there is a coordinator.
   bool Load();
   bool HasModel() const;
   bool Serves() const;
 
   void RunMs(int64_t ms);
 
-  // Texts whose clients wait still.
+  // Requests whose clients still wait.
   size_t active_generations() const;
   struct Counts {
-    uint64_t asked = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
-    uint64_t tokens = 0, recoveries = 0, adoptions = 0, kept = 0, resumed = 0, strays = 0;
-    std::map<std::string, uint64_t> failures, refusals;  // by their words
+    uint64_t requests = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
+    uint64_t tokens = 0, recoveries = 0, reloads = 0, kept = 0, resumed = 0, strays = 0;
+    std::map<std::string, uint64_t> failures, refusals;  // by their messages
 
     void Add(const Counts& other);
     std::string ToString() const;
   };
   Counts counts() const;
-  // What is checked when everybody has ended.
+  // Checks that all requests have ended.
   void CheckEnded();
 
  private:
@@ -87,7 +87,7 @@ class RecoverySim {
     std::unique_ptr<SimGateway> gateway;
   };
 
-  void End(size_t n);  // what runs there ends with its process
+  void End(size_t n);  // its process ends, and all that runs in it
   void CheckBounds();
 
   const Options options_;
@@ -96,8 +96,8 @@ class RecoverySim {
   SimModel model_;
   SchedulerPolicy policy_;
   std::vector<Node> nodes_;
-  std::vector<std::shared_ptr<SimClient>> clients_;  // shared with the sources of their texts
-  Counts ended_;                                     // of processes that are no more
+  std::vector<std::shared_ptr<SimClient>> clients_;  // shared with the sources of their output
+  Counts ended_;                                     // of processes that have ended
 };
 
 }  // namespace strata

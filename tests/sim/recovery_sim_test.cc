@@ -1,5 +1,5 @@
-// Texts in a simulated cluster to which things happen, for many seeds. STRATA_SIM_RECOVERY_SEEDS
-// sets how many of each kind, STRATA_SIM_FIRST_SEED where they begin.
+// Requests in a simulated cluster with faults, for many seeds. STRATA_SIM_RECOVERY_SEEDS sets how
+// many of each kind, STRATA_SIM_FIRST_SEED where they begin.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -35,20 +35,20 @@ RecoverySim::Counts PlayAll(RecoveryScenario scenario, uint64_t seeds) {
   return all;
 }
 
-TEST(RecoverySim, EveryTextEndsOnceAndIsRight) {
+TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
   const RecoverySim::Counts all = PlayAll({}, 150);
-  // All of it was tried.
+  // The seeds covered all of these.
   EXPECT_GT(all.complete, 0u);
   EXPECT_GT(all.recoveries, 0u);
   EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
 }
 
-TEST(RecoverySim, NoTextFailsWhileTheRestOfTheNodesCanHoldTheModel) {
+TEST(RecoverySim, NoRequestFailsWhileTheRestOfTheNodesCanHoldTheModel) {
   PlayAll({.gentle = true}, 50);
 }
 
-// In one of the seeds.
+// Whether one of the seeds fails with `words`.
 bool Noticed(RecoveryScenario scenario, const std::string& words) {
   for (scenario.seed = 1; scenario.seed <= 400; ++scenario.seed) {
     if (Play(scenario).wrong.find(words) != std::string::npos) return true;
@@ -64,15 +64,15 @@ TEST(RecoverySim, NoticesModelsThatGoWithTheirCoordinator) {
   EXPECT_TRUE(Noticed({.gentle = true, .forgets_pending_reloads = true}, "no node has the model"));
 }
 
-TEST(RecoverySim, NoticesTextsThatAreWrittenAgainFromTheirBeginning) {
+TEST(RecoverySim, NoticesGenerationsThatStartAgain) {
   EXPECT_TRUE(Noticed({.forgets_tokens = true}, "gets position"));
 }
 
-TEST(RecoverySim, NoticesTextsThatNeverEnd) {
+TEST(RecoverySim, NoticesRequestsThatNeverEnd) {
   EXPECT_TRUE(Noticed({.forgets_requests = true}, "never ends"));
 }
 
-TEST(RecoverySim, NoticesTextsThatEndTwice) {
+TEST(RecoverySim, NoticesRequestsThatEndTwice) {
   EXPECT_TRUE(Noticed({.ends_twice = true}, "ends a second time"));
 }
 

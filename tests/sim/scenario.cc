@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kNobody = SIZE_MAX;
 constexpr int64_t kStepMs = 250;
-// For so long it is watched when nothing happens any more.
+// How long the cluster is watched when no fault happens any more.
 constexpr int64_t kQuietMs = 3000;
 constexpr int64_t kMoveMs = 2000;  // of one member, and what follows
 // In which members have moved to greater groups: a few seconds each, one after the other.

@@ -1,5 +1,5 @@
-// One run of a simulated cluster: things happen to it for a while, then nothing does, and it has to
-// come to rest in time. Equal scenarios give equal outcomes. tests/sim only; any thread.
+// One run of a simulated cluster: faults happen to it for a while, then none, and it has to come to
+// rest in time. Equal scenarios give equal outcomes. tests/sim only; any thread.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +27,10 @@ struct Scenario {
 Scenario LargeScenario(uint64_t seed);
 
 struct Outcome {
-  std::string wrong;    // what was, and the last things that happened; empty: nothing
+  std::string wrong;    // the violation, and the last events; empty: none
   int64_t rest_ms = 0;  // how long rest took after the last change
   uint64_t messages = 0;
-  uint64_t digest = 0;  // of all that happened, to tell runs apart
+  uint64_t digest = 0;  // of all events, to compare runs
 };
 
 Outcome Play(const Scenario& scenario);

@@ -1,4 +1,4 @@
-// Whoever asked for a text and hears of it: holds it against the text that its request determines.
+// A client with one request: checks the output against the one that the request determines.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class SimClient final : public GenerationListener {
  public:
   struct Options {
     size_t number = 0;
-    size_t node = 0;  // that was asked
+    size_t node = 0;  // that got the request
     wire::GenerateRequest request;
     uint32_t layers = 1;
     uint32_t n_ctx = 1;
@@ -30,41 +30,41 @@ class SimClient final : public GenerationListener {
     std::function<void(const std::string&)> violation;
   };
   enum class Fate {
-    kOpen,      // waits
-    kComplete,  // all of it came
-    kRefused,   // it never started
+    kOpen,      // in progress
+    kComplete,  // the whole output came
+    kRefused,   // it did not start
     kFailed,    // it had started
     kStopped,   // by the client
-    kGone,      // the node that was asked has died
+    kGone,      // the node that got the request has died
   };
 
   explicit SimClient(Options options)
       : options_(std::move(options)),
-        text_(options_.layers,
-              {options_.request.tokens().begin(), options_.request.tokens().end()}),
-        prompt_(text_.length()) {}
+        sequence_(options_.layers,
+                  {options_.request.tokens().begin(), options_.request.tokens().end()}),
+        prompt_(sequence_.length()) {}
 
   Fate fate() const { return fate_; }
   bool open() const { return fate_ == Fate::kOpen; }
   size_t node() const { return options_.node; }
   size_t number() const { return options_.number; }
-  size_t tokens() const { return text_.length() - prompt_; }
+  size_t tokens() const { return sequence_.length() - prompt_; }
   const absl::Status& status() const { return status_; }
-  bool has_control() const { return control_ != nullptr; }
+  bool has_handle() const { return handle_ != nullptr; }
 
-  void SetControl(std::shared_ptr<GenerationHandle> control) { control_ = std::move(control); }
+  void SetHandle(std::shared_ptr<GenerationHandle> handle) { handle_ = std::move(handle); }
   void Stop(bool finish) {
     stopped_ = true;
     if (finish) {
-      control_->Finish();
+      handle_->Finish();
     } else {
-      control_->Cancel();
+      handle_->Cancel();
     }
   }
   // Its connection is lost: it hears nothing more.
   void Gone() {
     if (open()) fate_ = Fate::kGone;
-    control_ = nullptr;
+    handle_ = nullptr;
   }
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
@@ -78,15 +78,15 @@ class SimClient final : public GenerationListener {
     if (fate_ == Fate::kGone) return;
     if (!open()) return Wrong("gets a token after its end");
     if (!started_) Wrong("gets a token before its start");
-    const SimChoice next = text_.Next(options_.request.sampler().seed());
-    if (token.position() != static_cast<int32_t>(text_.length())) {
+    const SimChoice next = sequence_.Next(options_.request.sampler().seed());
+    if (token.position() != static_cast<int32_t>(sequence_.length())) {
       return Wrong(
-          absl::StrCat("gets position ", token.position(), " instead of ", text_.length()));
+          absl::StrCat("gets position ", token.position(), " instead of ", sequence_.length()));
     }
     if (next.is_end || token.token() != next.token) {
-      return Wrong(absl::StrCat("gets another token at ", text_.length()));
+      return Wrong(absl::StrCat("gets another token at ", sequence_.length()));
     }
-    text_.Push(token.token());
+    sequence_.Push(token.token());
     if (tokens() > options_.request.tokens_max()) Wrong("gets more tokens than it asked for");
   }
 
@@ -94,7 +94,7 @@ class SimClient final : public GenerationListener {
     if (fate_ == Fate::kGone) return;
     if (!open()) return Wrong("ends a second time");
     status_ = std::move(status);
-    control_ = nullptr;
+    handle_ = nullptr;
     if (stopped_) {
       fate_ = Fate::kStopped;
     } else if (!status_.ok()) {
@@ -102,18 +102,18 @@ class SimClient final : public GenerationListener {
       CheckFailure();
     } else {
       fate_ = Fate::kComplete;
-      const bool ends = text_.Next(options_.request.sampler().seed()).is_end;
+      const bool ends = sequence_.Next(options_.request.sampler().seed()).is_end;
       const bool full =
-          tokens() == options_.request.tokens_max() || text_.length() >= options_.n_ctx;
+          tokens() == options_.request.tokens_max() || sequence_.length() >= options_.n_ctx;
       if (reason == FinishReason::kEndOfGeneration ? !ends : !full) {
         Wrong(absl::StrCat("ends after ", tokens(), " tokens of ", options_.request.tokens_max()));
       }
-      if (usage.tokens != tokens()) Wrong("is told another number of tokens than it got");
+      if (usage.tokens != tokens()) Wrong("gets a usage with another number of tokens than it got");
     }
   }
 
  private:
-  // What a cluster may say that has lost nodes.
+  // The errors that a cluster which has lost nodes may return.
   void CheckFailure() {
     const bool plain = absl::IsUnavailable(status_) || absl::IsResourceExhausted(status_) ||
                        absl::IsNotFound(status_) || absl::IsAborted(status_) ||
@@ -125,17 +125,17 @@ class SimClient final : public GenerationListener {
   }
 
   void Wrong(const std::string& what) {
-    options_.violation(absl::StrCat("text ", options_.number, " ", what));
+    options_.violation(absl::StrCat("request ", options_.number, " ", what));
   }
 
   const Options options_;
-  SimText text_;
+  SimSequence sequence_;
   const size_t prompt_;
   Fate fate_ = Fate::kOpen;
   bool started_ = false;
   bool stopped_ = false;
   absl::Status status_;
-  std::shared_ptr<GenerationHandle> control_;  // shared with the text's source
+  std::shared_ptr<GenerationHandle> handle_;  // shared with the request's source
 };
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// Leadership, requests, and what is left over. sim_coordinator_load.cc has what takes a plan.
+// Leadership, requests, and stale stages. sim_coordinator_load.cc has loads and recoveries.
 #include "tests/sim/sim_coordinator.h"
 
 #include <algorithm>
@@ -99,7 +99,7 @@ void SimCoordinator::Tick() {
   const bool members_changed = lost_members_.Look(view, Now(), &flap_tracker_);
   uint32_t live = static_cast<uint32_t>(reloads_.entries().size());
   if (const DeploymentPtr there = model(); there != nullptr) {
-    live += 1 + there->texts();
+    live += 1 + there->active_requests();
     if (there->recovering()) recovery_.OnLost();
   }
   if (members_changed) {
@@ -145,10 +145,10 @@ void SimCoordinator::RunLeadershipLoop() {
 
 void SimCoordinator::ReclaimStaleStages() {
   CollectSimReport(options_.cluster, options_.node, Members(),
-                   [this](const SimReport& report) { OnSwept(report); });
+                   [this](const SimReport& report) { OnReclaimReport(report); });
 }
 
-void SimCoordinator::OnSwept(const SimReport& report) {
+void SimCoordinator::OnReclaimReport(const SimReport& report) {
   if (stopping_ || !role_.may_act()) return reclaimer_.End(/*found_none=*/false, Now());
   LoadedStages loaded;
   loaded.learns = reloads_.is_unknown();
@@ -161,25 +161,25 @@ void SimCoordinator::OnSwept(const SimReport& report) {
   for (const SimReport::Node& node : report.nodes) loaded.nodes.push_back(node.stages);
   StaleStages stale = FindStaleStages(loaded);
   if (options_.forgets_pending_reloads) stale.reloads.clear();
-  if (stale.stages.empty()) return EndSweep(std::move(stale), loaded.learns);
+  if (stale.stages.empty()) return EndReclaim(std::move(stale), loaded.learns);
   const auto left = std::make_shared<size_t>(stale.stages.size());  // shared by the calls
   for (const StaleStages::Stage& each : stale.stages) {
     const wire::StageStatus& stage = loaded.nodes[each.node][each.stage];
     const SimStaleStage one = {report.nodes[each.node].node,
                                StageKeyOf(stage.epoch(), stage.stage())};
-    SimAsk(
+    SimCall(
         options_.cluster.processes, options_.node, one.node, kUnloadTimeoutUs,
-        [cluster = options_.cluster, one](const SimAnswer& answer) {
+        [cluster = options_.cluster, one](const SimReply& reply) {
           cluster.host_of(one.node)->Unload(one.key);
-          answer([] {});
+          reply([] {});
         },
         [this, left, stale, learns = loaded.learns](bool) {
-          if (--*left == 0) EndSweep(stale, learns);
+          if (--*left == 0) EndReclaim(stale, learns);
         });
   }
 }
 
-void SimCoordinator::EndSweep(StaleStages stale, bool learns) {
+void SimCoordinator::EndReclaim(StaleStages stale, bool learns) {
   if (absl::c_any_of(stale.stages, [](const auto& stage) { return stage.makes_room; })) {
     recovery_.OnRoomMade();
   }
@@ -222,10 +222,10 @@ std::string SimCoordinator::OverBound() const {
   };
   const CacheShape& cache = there->planned().inputs.request.cache;
   const uint64_t stages = stats.stages.size();
-  // Texts that have lost their slots wait beside those in the queue.
+  // Preempted requests wait beside those in the queue.
   for (const std::string& wrong :
-       {over("texts that wait", stats.waiting, options_.texts.policy.queue_max + cache.n_seqs),
-        over("texts that run", stats.running, cache.n_seqs),
+       {over("requests that wait", stats.waiting, options_.engine.policy.queue_max + cache.n_seqs),
+        over("requests that run", stats.running, cache.n_seqs),
         over("steps in flight", stats.steps_in_flight, stages + 1),
         over("cells", stats.kv_cells_used, stats.kv_cells)}) {
     if (!wrong.empty()) return wrong;

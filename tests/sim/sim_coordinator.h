@@ -1,8 +1,8 @@
 // The coordinator of a simulated node. Its decisions are the product's: LeaderRole, ModelTable,
 // ReloadQueue, RecoverySchedule, DecideRecovery(), LoadRetries, StageReclaimer, Deployment with
-// GenerationEngine and Scheduler, the planner, and Membership's view. What it carries out is
-// simulated: where coordinator/models/coordinator.h waits on a thread for an answer over gRPC, this
-// is called back. One model.
+// GenerationEngine and Scheduler, the planner, and Membership's view. Their execution is simulated:
+// where coordinator/models/coordinator.h waits on a thread for a response over gRPC, this gets a
+// callback. One model.
 #pragma once
 
 #include <cstddef>
@@ -36,17 +36,17 @@ class SimCoordinator {
     size_t node = 0;
     size_t nodes = 0;
     const SimModel* model = nullptr;
-    GenerationEngineOptions texts;
+    GenerationEngineOptions engine;
     // Break the protocol, to show that it is noticed.
     bool forgets_pending_reloads = false;
     bool forgets_bounds = false;
   };
   explicit SimCoordinator(Options options) : options_(std::move(options)), models_(0) {}
-  // The process ends: nothing is told to anybody.
+  // The process ends without a message to any node.
   ~SimCoordinator();
 
   void Start();
-  // In order: texts and models are handed over.
+  // An orderly end: requests and models are transferred.
   void Stop();
 
   bool is_leader() const;
@@ -55,17 +55,17 @@ class SimCoordinator {
   bool HasModel() const { return !models_.models().empty() || !reloads_.entries().empty(); }
   bool serving() const { return model() != nullptr && model()->serving(); }
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
-  // Somebody on `source`'s node has the model loaded, to stay.
+  // A person on `source`'s node loads the model, to stay.
   void Load(size_t source);
 
   // Empty: every queue is within its bound.
   std::string OverBound() const;
   uint32_t recoveries() const { return recoveries_; }
-  uint32_t adoptions() const { return adoptions_; }
+  uint32_t reload_count() const { return reload_count_; }
 
  private:
   absl::Status WhyNot() const;                        // there is no model
-  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
+  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls in progress
   using Then = std::function<void(absl::Status)>;
   using RetriesPtr = std::shared_ptr<LoadRetries>;  // shared by the steps of one load
 
@@ -86,8 +86,8 @@ class SimCoordinator {
   void PublishDesiredState();
   void RunLeadershipLoop();
   void ReclaimStaleStages();
-  void OnSwept(const SimReport& report);
-  void EndSweep(StaleStages stale, bool learns);
+  void OnReclaimReport(const SimReport& report);
+  void EndReclaim(StaleStages stale, bool learns);
 
   void StartWork(std::function<void()> job);
   void NextWork();
@@ -124,19 +124,19 @@ class SimCoordinator {
   NodeFlapTracker flap_tracker_;
   LossDetector lost_members_;
   std::vector<DeploymentPtr> lost_;  // of a leadership that has ended
-  // What the deployment that is built next becomes its pipeline by.
+  // The load that becomes the pipeline of the deployment that is built next.
   absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");
   bool built_ = false;
   bool stopping_ = false;
   uint32_t live_ = 0;
 
-  bool recovering_ = false;  // the recovery thread is at it
+  bool recovering_ = false;  // as the recovery thread: a round is in progress
   bool working_ = false;
   std::deque<std::function<void()>> waiting_;  // for their turn
   uint32_t unloads_ = 0;
   std::vector<std::function<void()>> after_unloads_;
   uint32_t recoveries_ = 0;
-  uint32_t adoptions_ = 0;
+  uint32_t reload_count_ = 0;
 };
 
 }  // namespace strata

@@ -36,9 +36,9 @@ absl::StatusOr<Deployment::Options> SimCoordinator::OptionsFor(
   options.epoch.set_coordinator_id(epoch->coordinator.ToHex());
   options.request = request;
   options.self_node = cluster().IdOf(options_.node).ToHex();
-  options.texts = options_.texts;
+  options.engine = options_.engine;
   options.now = [this] { return Now(); };
-  if (options_.forgets_bounds) options.texts.policy.queue_max *= 8;
+  if (options_.forgets_bounds) options.engine.policy.queue_max *= 8;
   options.broken = [this] {
     recovery_.OnLost();
     After(0, [this] { RunRecoveryLoop(); });
@@ -80,21 +80,21 @@ SimPlanning SimCoordinator::PlanningFor(const wire::LoadModelRequest& request,
 }
 
 void SimCoordinator::UnloadStaleStages(const PlannedModel& planned, std::function<void()> then) {
-  std::vector<SimStaleStage> leftovers;
-  for (const PlannedModel::StaleStage& left : planned.leftovers) {
+  std::vector<SimStaleStage> stale_stages;
+  for (const PlannedModel::StaleStage& left : planned.stale_stages) {
     const auto node = NodeId::FromHex(planned.report.nodes[left.node].info.node_id());
-    leftovers.push_back({.node = cluster().NumberOf(*node),
-                         .key = StageKeyOf(left.stage.epoch(), left.stage.stage())});
+    stale_stages.push_back({.node = cluster().NumberOf(*node),
+                            .key = StageKeyOf(left.stage.epoch(), left.stage.stage())});
   }
   UnloadSimStaleStages(
-      options_.cluster, options_.node, leftovers, [this](size_t node) { return IsGone(node); },
+      options_.cluster, options_.node, stale_stages, [this](size_t node) { return IsGone(node); },
       std::move(then));
 }
 
 void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Then& then) {
   const PlannedModel& planned = deployment->planned();
   SimStages stages;
-  // What Deployment::Build() and Pipeline::SpecOf() make of a plan.
+  // As Deployment::Build() and Pipeline::SpecOf() do.
   stages.spec.set_model_id(deployment->model_id());
   *stages.spec.mutable_epoch() = deployment->epoch();
   stages.spec.set_n_stages(static_cast<uint32_t>(planned.plan.stages.size()));
@@ -123,7 +123,7 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
             deployment->Load([](uint32_t, const wire::LoadProgress&) { return true; });
         loaded_ = absl::UnknownError("nothing is loaded");
         if (built_ || !load.ok()) return then(status);
-        // It was unloaded while it was loaded, and has not seen its stages.
+        // It was unloaded while it loaded, and does not know its stages.
         (*load)->first->Close();
         UnloadSimStages(
             options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
@@ -161,7 +161,7 @@ void SimCoordinator::ReloadNext(std::vector<std::string> ids) {
           [this, id, ids](const absl::Status& status) {
             reloads_.OnTried(id, status);
             if (status.ok()) {
-              ++adoptions_;
+              ++reload_count_;
               cluster().Note("the model is loaded again");
             }
             ReloadNext(ids);
@@ -195,11 +195,11 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool skip_me
       CollectSimReport(options_.cluster, options_.node, Members(),
                        [this, request, skip_measurement_wait, then](SimReport report) {
                          SimPlanning planning = PlanningFor(request, std::move(report));
-                         // Of the coordinator before.
-                         planning.loaded = PlanningOptions::Loaded::kAround;
+                         // Stages of the previous coordinator.
+                         planning.reuse = PlanningOptions::Reuse::kAround;
                          planning.skip_measurement_wait = skip_measurement_wait;
                          const auto retries = std::make_shared<LoadRetries>(
-                             /*assigned=*/false, planning.caps);
+                             /*assigned=*/false, planning.limits);
                          Deploy(std::move(planning), retries, request, then);
                        });
     });
@@ -235,7 +235,7 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
             return then(status);
           }
           cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
-          const std::optional<CapacityLimit> cap = CapacityLimitOf(deployment->planned(), status);
+          const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment->planned(), status);
           const bool was_there = models_.Remove(deployment);
           reclaimer_.OnDeploymentEnded(Now());
           if (was_there && planning.skip_measurement_wait) {
@@ -243,11 +243,11 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
           } else {
             deployment->Unload(status);
           }
-          if (!retries->OnFailed(cap, was_there && absl::IsUnavailable(status))) {
+          if (!retries->OnFailed(limit, was_there && absl::IsUnavailable(status))) {
             return then(status);
           }
           SimPlanning again = planning;
-          again.caps = retries->limits();
+          again.limits = retries->limits();
           CollectSimReport(options_.cluster, options_.node, Members(),
                            [this, again, retries, request, then](SimReport report) {
                              SimPlanning now = again;
@@ -295,9 +295,9 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, const RecoveryDecisio
                                 SimReport report, const Then& then) {
   SimPlanning planning = PlanningFor(lost->request(), std::move(report));
   planning.source = lost->planned().source;
-  planning.loaded = KeptAfter(decision.in_a_row, lost->planned(), lost->why(),
-                              [&] { return AllServe(*lost, planning.report, cluster()); });
-  planning.caps = decision.limits;
+  planning.reuse = KeptAfter(decision.in_a_row, lost->planned(), lost->why(),
+                             [&] { return AllServe(*lost, planning.report, cluster()); });
+  planning.limits = decision.limits;
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
@@ -311,7 +311,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost,
   if (!options.ok()) return then(options.status());
   options->inherited = lost->engine();
   options->recoveries_in_a_row = decision.next_in_a_row;
-  options->caps = decision.limits;
+  options->limits = decision.limits;
   const auto next = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   if (stopping_ || !models_.Replace(lost, next)) return then(absl::OkStatus());
   next->TakeRequests(lost->TransferRequests());
@@ -319,7 +319,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost,
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
   Carry(next, /*stays=*/true, [this, then](const absl::Status& status) {
     cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
-    then(absl::OkStatus());  // if not, it is the one to recover now
+    then(absl::OkStatus());  // if it failed, the next deployment is to be recovered now
   });
 }
 

@@ -1,6 +1,6 @@
-// How texts reach the coordinator from a simulated node, and go on with the next one. A model of
-// node/gateway/gateway.h, whose calls are gRPC's; what a client has heard is kept by the real
-// ResumableGeneration, and a text's begin and end are put in order by the real GenerationCall.
+// How requests reach the coordinator from a simulated node, and go on with the next one. A model of
+// node/gateway/gateway.h, whose calls are gRPC's. The real ResumableGeneration keeps the output
+// that a client has received, and the real GenerationCall orders a request's begin and end.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class SimGateway {
   ~SimGateway();
 
   void Start() { Tick(); }
-  // Whoever waits is told, and who comes from now on.
+  // Refuses requests that wait, and those from now on.
   void Stop();
 
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
@@ -44,33 +44,33 @@ class SimGateway {
   size_t waiting() const { return waiting_.size(); }
 
  private:
-  class Text;
+  class Generation;
   class Local;
   class Remote;
-  struct Asked {
-    std::shared_ptr<Text> text;  // shared with who asked
+  struct PendingRequest {
+    std::shared_ptr<Generation> generation;  // shared with the client
     wire::GenerateRequest request;
-    std::shared_ptr<ResumableGeneration> sink;  // shared with the text's source
+    std::shared_ptr<ResumableGeneration> sink;  // shared with the generation's source
     bool pass_on = true;
     int64_t until_us = 0;
     int64_t begun_us = 0;
     bool resumed = false;
-    bool started = false;  // its source had begun with it
+    bool started = false;  // its source had started it
     absl::Status last;
     int64_t not_before_us = 0;
   };
 
   ClusterSim& cluster() const { return options_.processes->cluster(); }
   int64_t now_us() const { return cluster().LocalUs(options_.node); }
-  void Begin(Asked asked);
-  void Resume(Asked asked, RetryDecision how, const absl::Status& said);
-  void Resume(Asked asked);
-  void Wait(Asked asked);
+  void Begin(PendingRequest pending);
+  void Resume(PendingRequest pending, RetryDecision how, const absl::Status& status);
+  void Resume(PendingRequest pending);
+  void Wait(PendingRequest pending);
   void Tick();
 
   const Options options_;
   bool stopping_ = false;
-  std::vector<Asked> waiting_;
+  std::vector<PendingRequest> waiting_;
   std::vector<std::weak_ptr<Local>> locals_;
   std::vector<std::weak_ptr<Remote>> remotes_;
   uint32_t resumed_ = 0;

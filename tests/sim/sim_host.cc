@@ -22,28 +22,28 @@ std::shared_ptr<SimLink> SimLink::Open(SimProcesses* processes, Options options)
   std::function<void()> on_receiver_closed = options.on_receiver_closed;
   // The constructor is private.
   std::shared_ptr<SimLink> link(new SimLink(std::move(options)));
-  link->wire_ =
-      SimWire::Open(processes, {from, std::move(on_closed)}, {to, std::move(on_receiver_closed)});
+  link->connection_ = SimConnection::Open(processes, {from, std::move(on_closed)},
+                                          {to, std::move(on_receiver_closed)});
   return link;
 }
 
 absl::Status SimLink::Send(Frame frame) {
-  if (wire_->closed()) return absl::FailedPreconditionError("the link is closed");
+  if (connection_->closed()) return absl::FailedPreconditionError("the link is closed");
   if (credit_ == 0) {
     wants_writable_ = true;
     return absl::ResourceExhaustedError("no credit");
   }
   --credit_;
-  wire_->Send(0, [self = shared_from_this(), frame = std::move(frame)] {
-    ++self->held_;
+  connection_->Send(0, [self = shared_from_this(), frame = std::move(frame)] {
+    ++self->unreleased_;
     self->options_.on_frame(frame);
   });
   return absl::OkStatus();
 }
 
 void SimLink::Release(uint32_t frames) {
-  held_ -= frames;
-  wire_->Send(1, [self = shared_from_this(), frames] {
+  unreleased_ -= frames;
+  connection_->Send(1, [self = shared_from_this(), frames] {
     self->credit_ += frames;
     if (std::exchange(self->wants_writable_, false) && self->options_.on_writable) {
       self->options_.on_writable();
@@ -53,22 +53,22 @@ void SimLink::Release(uint32_t frames) {
 
 // Links and stages hold each other.
 SimHost::~SimHost() {
-  for (auto& [key, held] : stages_) held->in = held->out = nullptr;
+  for (auto& [key, hosted] : stages_) hosted->in = hosted->out = nullptr;
 }
 
-SimHost::HeldPtr SimHost::Find(const StageKey& key) const {
+SimHost::HostedPtr SimHost::Find(const StageKey& key) const {
   const auto found = stages_.find(key);
   return found == stages_.end() ? nullptr : found->second;
 }
 
-SimHost::HeldPtr SimHost::FindKept(const wire::StageSpec& spec) const {
+SimHost::HostedPtr SimHost::FindKept(const wire::StageSpec& spec) const {
   if (!spec.has_kept()) return nullptr;
-  const HeldPtr held = Find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
-  if (held == nullptr || held->state != wire::StageStatus::SERVING) return nullptr;
-  return IsSameStage(held->stage.spec(), spec) ? held : nullptr;
+  const HostedPtr hosted = Find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
+  if (hosted == nullptr || hosted->state != wire::StageStatus::SERVING) return nullptr;
+  return IsSameStage(hosted->stage.spec(), spec) ? hosted : nullptr;
 }
 
-void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded loaded) {
+void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, LoadDone loaded) {
   // As StageHost::Newest().
   const absl::Status newer = CheckEpoch(spec.epoch(), newest_);
   if (newer.ok()) {
@@ -80,7 +80,7 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
   if (Find(key) != nullptr) return loaded(absl::AlreadyExistsError("it is here already"));
   // As StageHost::TakeKept() and the worker, which empties the caches.
   uint64_t kept_bytes = 0;
-  if (const HeldPtr before = FindKept(spec); before != nullptr) {
+  if (const HostedPtr before = FindKept(spec); before != nullptr) {
     kept_bytes = std::exchange(before->bytes, 0);
     stages_.erase(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
     CloseLinks(before);
@@ -97,25 +97,25 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
         absl::ResourceExhaustedError(absl::StrCat("it needs ", needed, " of ", free_bytes())),
         {.needed_bytes = needed, .free_bytes = free_bytes()}));
   }
-  auto held = std::make_shared<Held>(
-      Held{.stage = SimStage(spec, options_.failures_per_mille > 0, options_.violation)});
-  if (options_.takes_any_epoch) held->stage.TakeAnyEpoch();
-  held->bytes = needed;
+  auto hosted = std::make_shared<HostedStage>(
+      HostedStage{.stage = SimStage(spec, options_.failures_per_mille > 0, options_.violation)});
+  if (options_.takes_any_epoch) hosted->stage.TakeAnyEpoch();
+  hosted->bytes = needed;
   if (kept_bytes == 0) used_bytes_ += needed;
-  stages_[key] = held;
-  // By what stages have, not by the sum that this host keeps and decides by.
-  uint64_t held_bytes = 0;
-  for (const auto& [each, stage] : stages_) held_bytes += stage->bytes;
-  if (held_bytes > options_.memory_bytes) options_.violation("a node takes more than it has");
+  stages_[key] = hosted;
+  // By the stages' own bytes, not by the sum that this host keeps and decides by.
+  uint64_t stage_bytes = 0;
+  for (const auto& [each, stage] : stages_) stage_bytes += stage->bytes;
+  if (stage_bytes > options_.memory_bytes) options_.violation("a node takes more than it has");
   const int64_t us_max = kept_bytes == 0 ? options_.load_us_max : kKeptUsMax;
   const auto us = (kept_bytes == 0 ? 20'000 : 0) +
                   static_cast<int64_t>(cluster().Random(static_cast<size_t>(us_max)));
-  options_.processes->After(options_.node, us, [this, held, key, loaded = std::move(loaded)] {
-    if (Find(key) != held || held->state != wire::StageStatus::LOADING) {
+  options_.processes->After(options_.node, us, [this, hosted, key, loaded = std::move(loaded)] {
+    if (Find(key) != hosted || hosted->state != wire::StageStatus::LOADING) {
       return loaded(absl::UnavailableError("the worker died, or the stage was unloaded"));
     }
-    held->state = wire::StageStatus::SERVING;
-    loaded(held->stage.Info());
+    hosted->state = wire::StageStatus::SERVING;
+    loaded(hosted->stage.Info());
   });
 }
 
@@ -135,36 +135,36 @@ absl::Status SimHost::Fetch(const wire::LayerRange& layers) {
   return absl::OkStatus();
 }
 
-void SimHost::Free(const HeldPtr& held) {
-  used_bytes_ -= std::exchange(held->bytes, 0);
-  CloseLinks(held);
+void SimHost::Free(const HostedPtr& hosted) {
+  used_bytes_ -= std::exchange(hosted->bytes, 0);
+  CloseLinks(hosted);
 }
 
 void SimHost::Unload(const StageKey& key) {
-  const HeldPtr held = Find(key);
-  if (held == nullptr) return;
+  const HostedPtr hosted = Find(key);
+  if (hosted == nullptr) return;
   stages_.erase(key);
-  Free(held);
+  Free(hosted);
 }
 
 void SimHost::KillWorker() {
-  for (auto& [key, held] : stages_) {
-    held->state = wire::StageStatus::FAILED;
-    Free(held);
+  for (auto& [key, hosted] : stages_) {
+    hosted->state = wire::StageStatus::FAILED;
+    Free(hosted);
   }
 }
 
 std::vector<wire::StageStatus> SimHost::Stages() const {
   std::vector<wire::StageStatus> statuses;
-  for (const auto& [key, held] : stages_) {
+  for (const auto& [key, hosted] : stages_) {
     wire::StageStatus& status = statuses.emplace_back();
     status.set_stage(key.stage);
-    *status.mutable_epoch() = held->stage.spec().epoch();
-    status.set_state(held->state);
-    status.set_origin(held->stage.spec().origin());
-    status.set_model_id(held->stage.spec().model_id());
+    *status.mutable_epoch() = hosted->stage.spec().epoch();
+    status.set_state(hosted->state);
+    status.set_origin(hosted->stage.spec().origin());
+    status.set_model_id(hosted->stage.spec().model_id());
     status.set_device("CPU");
-    *status.mutable_layers() = held->stage.spec().layers();
+    *status.mutable_layers() = hosted->stage.spec().layers();
   }
   return statuses;
 }
@@ -172,62 +172,62 @@ std::vector<wire::StageStatus> SimHost::Stages() const {
 std::shared_ptr<SimLink> SimHost::Accept(const StageKey& key, size_t from_node,
                                          std::function<void()> on_writable,
                                          std::function<void()> on_closed) {
-  const HeldPtr held = Find(key);
-  if (held == nullptr || held->state != wire::StageStatus::SERVING || held->linked) {
+  const HostedPtr hosted = Find(key);
+  if (hosted == nullptr || hosted->state != wire::StageStatus::SERVING || hosted->linked) {
     return nullptr;
   }
-  held->linked = true;
-  held->in =
+  hosted->linked = true;
+  hosted->in =
       SimLink::Open(options_.processes,
                     {.from = from_node,
                      .to = options_.node,
                      .credits = kInboxStepsMax,
                      .on_writable = std::move(on_writable),
                      .on_closed = std::move(on_closed),
-                     .on_frame = [this, held](Frame frame) { OnFrame(held, std::move(frame)); },
-                     .on_receiver_closed = [this, held] { CloseLinks(held); }});
-  return held->in;
+                     .on_frame = [this, hosted](Frame frame) { OnFrame(hosted, std::move(frame)); },
+                     .on_receiver_closed = [this, hosted] { CloseLinks(hosted); }});
+  return hosted->in;
 }
 
-void SimHost::Connect(const StageKey& key, size_t next_node, Connected connected) {
+void SimHost::Connect(const StageKey& key, size_t next_node, ConnectDone connected) {
   StageKey next = key;
   ++next.stage;
-  const HeldPtr held = Find(key);
-  if (held == nullptr) return connected(absl::NotFoundError("no such stage"));
+  const HostedPtr hosted = Find(key);
+  if (hosted == nullptr) return connected(absl::NotFoundError("no such stage"));
   const auto link = std::make_shared<std::shared_ptr<SimLink>>();
-  SimAsk(
+  SimCall(
       options_.processes, options_.node, next_node, /*timeout_us=*/2'000'000,
-      // There; this node may be gone by then.
+      // On the other node; this node may be gone by then.
       [this, host_of = options_.host_of, node = options_.node, next_node, next, link,
-       held](const SimAnswer& answer) {
+       hosted](const SimReply& reply) {
         *link = host_of(next_node)->Accept(
-            next, node, [this, held] { Pump(held); }, [this, held] { CloseLinks(held); });
-        answer([] {});
+            next, node, [this, hosted] { Pump(hosted); }, [this, hosted] { CloseLinks(hosted); });
+        reply([] {});
       },
-      [held, link, connected = std::move(connected)](bool answered) {
+      [hosted, link, connected = std::move(connected)](bool answered) {
         if (!answered || *link == nullptr) {
           return connected(absl::UnavailableError("the next stage takes no link"));
         }
-        held->out = *link;
+        hosted->out = *link;
         connected(absl::OkStatus());
       });
 }
 
 void SimHost::ConnectBack(const StageKey& key, std::shared_ptr<SimLink> link) {
-  if (const HeldPtr held = Find(key)) held->out = std::move(link);
+  if (const HostedPtr hosted = Find(key)) hosted->out = std::move(link);
 }
 
 void SimHost::Resume(const StageKey& key) {
-  if (const HeldPtr held = Find(key)) Pump(held);
+  if (const HostedPtr hosted = Find(key)) Pump(hosted);
 }
 
-void SimHost::CloseLinks(const HeldPtr& held) {
-  held->inbox.push_back(std::exchange(held->last, {}));
-  for (const Frame& frame : std::exchange(held->inbox, {})) {
-    Stray(frame, held->stage.spec().epoch());
+void SimHost::CloseLinks(const HostedPtr& hosted) {
+  hosted->inbox.push_back(std::exchange(hosted->last, {}));
+  for (const Frame& frame : std::exchange(hosted->inbox, {})) {
+    Stray(frame, hosted->stage.spec().epoch());
   }
-  held->unsent.clear();
-  for (std::shared_ptr<SimLink>* link : {&held->in, &held->out}) {
+  hosted->unsent.clear();
+  for (std::shared_ptr<SimLink>* link : {&hosted->in, &hosted->out}) {
     if (const auto closed = std::exchange(*link, nullptr)) closed->Close();
   }
 }
@@ -236,57 +236,57 @@ void SimHost::Stray(const Frame& frame, const wire::Epoch& epoch) {
   if (frame.type != FrameType::kStep || frame.header.empty()) return;
   const auto late_us = static_cast<int64_t>(cluster().Random(kLateUsMax));
   options_.processes->After(options_.node, late_us, [this, frame, epoch] {
-    for (auto& [key, held] : stages_) {
-      if (held->state != wire::StageStatus::SERVING) continue;
-      if (CompareEpochs(held->stage.spec().epoch(), epoch) == 0) continue;
-      const uint64_t before = held->stage.refused();
-      (void)held->stage.Take(frame, 0, false);
-      refused_ += held->stage.refused() - before;
+    for (auto& [key, hosted] : stages_) {
+      if (hosted->state != wire::StageStatus::SERVING) continue;
+      if (CompareEpochs(hosted->stage.spec().epoch(), epoch) == 0) continue;
+      const uint64_t before = hosted->stage.refused();
+      (void)hosted->stage.Take(frame, 0, false);
+      refused_ += hosted->stage.refused() - before;
     }
   });
 }
 
-void SimHost::OnFrame(const HeldPtr& held, Frame frame) {
-  if (held->in == nullptr) return;
-  if (held->in->held() > kInboxStepsMax) options_.violation("an inbox over its bound");
-  if (held->state != wire::StageStatus::SERVING) return;
-  held->inbox.push_back(std::move(frame));
-  Pump(held);
+void SimHost::OnFrame(const HostedPtr& hosted, Frame frame) {
+  if (hosted->in == nullptr) return;
+  if (hosted->in->unreleased() > kInboxStepsMax) options_.violation("an inbox over its bound");
+  if (hosted->state != wire::StageStatus::SERVING) return;
+  hosted->inbox.push_back(std::move(frame));
+  Pump(hosted);
 }
 
-void SimHost::SendWaiting(const HeldPtr& held) {
-  while (!held->unsent.empty() && held->out != nullptr) {
-    if (!held->out->Send(held->unsent.front()).ok()) return;
-    held->unsent.pop_front();
+void SimHost::SendWaiting(const HostedPtr& hosted) {
+  while (!hosted->unsent.empty() && hosted->out != nullptr) {
+    if (!hosted->out->Send(hosted->unsent.front()).ok()) return;
+    hosted->unsent.pop_front();
   }
 }
 
-void SimHost::Pump(const HeldPtr& held) {
-  SendWaiting(held);
-  if (held->busy || held->inbox.empty() || !held->unsent.empty()) return;
-  if (held->state != wire::StageStatus::SERVING || held->in == nullptr) return;
-  held->busy = true;
+void SimHost::Pump(const HostedPtr& hosted) {
+  SendWaiting(hosted);
+  if (hosted->busy || hosted->inbox.empty() || !hosted->unsent.empty()) return;
+  if (hosted->state != wire::StageStatus::SERVING || hosted->in == nullptr) return;
+  hosted->busy = true;
   const auto us =
       100 + static_cast<int64_t>(cluster().Random(static_cast<size_t>(options_.step_us_max)));
-  options_.processes->After(options_.node, us, [this, held] {
-    held->busy = false;
-    Finish(held);
+  options_.processes->After(options_.node, us, [this, hosted] {
+    hosted->busy = false;
+    Finish(hosted);
   });
 }
 
-void SimHost::Finish(const HeldPtr& held) {
-  if (held->inbox.empty() || held->in == nullptr) return;
-  held->last = std::move(held->inbox.front());
-  held->inbox.pop_front();
+void SimHost::Finish(const HostedPtr& hosted) {
+  if (hosted->inbox.empty() || hosted->in == nullptr) return;
+  hosted->last = std::move(hosted->inbox.front());
+  hosted->inbox.pop_front();
   const bool fails =
       options_.failures_per_mille > 0 && cluster().Random(1000) < options_.failures_per_mille;
-  absl::StatusOr<Frame> out = held->stage.Take(held->last, 1'000, fails);
-  if (!out.ok()) return CloseLinks(held);
-  held->unsent.push_back(*std::move(out));
-  if (++held->to_release >= kInboxReleaseSteps) {
-    held->in->Release(std::exchange(held->to_release, 0));
+  absl::StatusOr<Frame> out = hosted->stage.Take(hosted->last, 1'000, fails);
+  if (!out.ok()) return CloseLinks(hosted);
+  hosted->unsent.push_back(*std::move(out));
+  if (++hosted->to_release >= kInboxReleaseSteps) {
+    hosted->in->Release(std::exchange(hosted->to_release, 0));
   }
-  Pump(held);
+  Pump(hosted);
 }
 
 }  // namespace strata

@@ -1,6 +1,6 @@
-// A simulated node's stages: which there are, what memory they take, and the links between them. A
-// model of node/workers/stage_host.h, its worker and shard/serving/stage_server.h; what a stage
-// does with a frame is sim_stage.h's.
+// A simulated node's stages, their memory, and the links between them. A model of
+// node/workers/stage_host.h, its worker and shard/serving/stage_server.h; sim_stage.h processes the
+// frames of a stage.
 #pragma once
 
 #include <cstddef>
@@ -38,20 +38,20 @@ class SimLink : public std::enable_shared_from_this<SimLink> {
   absl::Status Send(Frame frame);
   // The receiver has consumed so many.
   void Release(uint32_t frames);
-  void Close() { wire_->Break(); }
-  uint32_t held() const { return held_; }  // by the receiver
+  void Close() { connection_->Break(); }
+  uint32_t unreleased() const { return unreleased_; }  // by the receiver
 
  private:
   explicit SimLink(Options options) : options_(std::move(options)), credit_(options_.credits) {}
 
   const Options options_;
-  std::shared_ptr<SimWire> wire_;  // shared with what is under way
+  std::shared_ptr<SimConnection> connection_;  // shared with messages in flight
   uint32_t credit_;
-  uint32_t held_ = 0;
+  uint32_t unreleased_ = 0;
   bool wants_writable_ = false;
 };
 
-// Where a node without the file keeps what it has fetched. Outlives its process.
+// Where a node without the file keeps the layers that it has fetched. Outlives its process.
 struct SimDisk {
   uint64_t free_bytes = 0;
   uint64_t layer_bytes = 0;
@@ -64,7 +64,7 @@ class SimHost {
     SimProcesses* processes = nullptr;
     size_t node = 0;
     uint64_t memory_bytes = 0;
-    double truth = 1;         // so many times what was planned for it does a stage really take
+    double truth = 1;         // the memory that a stage really takes, as a multiple of the planned
     SimDisk* disk = nullptr;  // outlives it; null: it has the file
     int64_t load_us_max = 500'000;
     int64_t step_us_max = 10'000;
@@ -76,13 +76,13 @@ class SimHost {
   explicit SimHost(Options options) : options_(std::move(options)) {}
   ~SimHost();
 
-  // What comes of it, once.
-  using Loaded = std::function<void(absl::StatusOr<wire::StageInfo>)>;
-  void Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded loaded);
+  // Called once, with the result.
+  using LoadDone = std::function<void(absl::StatusOr<wire::StageInfo>)>;
+  void Load(const wire::StageSpec& spec, uint64_t planned_bytes, LoadDone loaded);
   void Unload(const StageKey& key);
-  using Connected = std::function<void(absl::Status)>;
-  // To a stage of the same plan on another node, or to who takes results.
-  void Connect(const StageKey& key, size_t next_node, Connected connected);
+  using ConnectDone = std::function<void(absl::Status)>;
+  // To a stage of the same plan on another node, or to the receiver of results.
+  void Connect(const StageKey& key, size_t next_node, ConnectDone connected);
   // Its link takes frames again.
   void Resume(const StageKey& key);
   void ConnectBack(const StageKey& key, std::shared_ptr<SimLink> link);
@@ -104,34 +104,34 @@ class SimHost {
  private:
   // As WeightFetcher.
   absl::Status Fetch(const wire::LayerRange& layers);
-  struct Held {
+  struct HostedStage {
     SimStage stage;
     wire::StageStatus::State state = wire::StageStatus::LOADING;
     uint64_t bytes = 0;
     std::shared_ptr<SimLink> in, out;  // shared with their other ends
     std::deque<Frame> inbox;
     std::deque<Frame> unsent;
-    Frame last;           // that it took
+    Frame last;           // the last frame that it took
     bool linked = false;  // has, or had, a link before it
     bool busy = false;
     uint32_t to_release = 0;
   };
-  using HeldPtr = std::shared_ptr<Held>;  // shared with links and what is under way
+  using HostedPtr = std::shared_ptr<HostedStage>;  // shared with links and messages in flight
 
-  void OnFrame(const HeldPtr& held, Frame frame);
-  void Pump(const HeldPtr& held);
-  void Finish(const HeldPtr& held);
-  void SendWaiting(const HeldPtr& held);
-  void CloseLinks(const HeldPtr& held);
-  void Free(const HeldPtr& held);
-  // A frame that is late reaches who is there by then.
+  void OnFrame(const HostedPtr& hosted, Frame frame);
+  void Pump(const HostedPtr& hosted);
+  void Finish(const HostedPtr& hosted);
+  void SendWaiting(const HostedPtr& hosted);
+  void CloseLinks(const HostedPtr& hosted);
+  void Free(const HostedPtr& hosted);
+  // A late frame reaches the stages that are there by then.
   void Stray(const Frame& frame, const wire::Epoch& epoch);
-  HeldPtr Find(const StageKey& key) const;
-  HeldPtr FindKept(const wire::StageSpec& spec) const;
+  HostedPtr Find(const StageKey& key) const;
+  HostedPtr FindKept(const wire::StageSpec& spec) const;
   ClusterSim& cluster() const { return options_.processes->cluster(); }
 
   const Options options_;
-  std::map<StageKey, HeldPtr> stages_;
+  std::map<StageKey, HostedPtr> stages_;
   wire::Epoch newest_;
   uint64_t used_bytes_ = 0;
   uint64_t kept_ = 0;     // stages that became another plan's

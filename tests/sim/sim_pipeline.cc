@@ -20,11 +20,11 @@ StageKey KeyOf(const SimStages& stages, size_t i) {
 
 void UnloadOne(const SimCluster& cluster, size_t from, size_t node, const StageKey& key,
                const std::function<bool(size_t)>& gone, const std::function<void()>& done) {
-  SimAsk(
+  SimCall(
       cluster.processes, from, node, kUnloadTimeoutUs,
-      [cluster, node, key](const SimAnswer& answer) {
+      [cluster, node, key](const SimReply& reply) {
         cluster.host_of(node)->Unload(key);
-        answer([] {});
+        reply([] {});
       },
       [cluster, from, node, key, gone, done](bool answered) {
         if (answered || gone(node)) return done();
@@ -33,7 +33,7 @@ void UnloadOne(const SimCluster& cluster, size_t from, size_t node, const StageK
       });
 }
 
-// Counts down what is under way.
+// Calls `done` after `n` calls.
 std::function<void()> AfterAll(size_t n, std::function<void()> done) {
   const auto left = std::make_shared<size_t>(n);  // shared by the calls
   return [left, done = std::move(done)] {
@@ -112,7 +112,7 @@ class SimPipeline final : public Pipeline {
   uint64_t last_step_id_ = 0;
 };
 
-// One load under way. Shared by its calls.
+// A load in progress. Shared by its calls.
 struct Loading : std::enable_shared_from_this<Loading> {
   SimCluster cluster;
   size_t coordinator = 0;
@@ -141,14 +141,14 @@ void Loading::Start() {
     spec.mutable_layers()->set_begin(stages.layers[i].begin);
     spec.mutable_layers()->set_end(stages.layers[i].end);
     if (!stages.kept.empty() && stages.kept[i]) *spec.mutable_kept() = *stages.kept[i];
-    SimAsk(
+    SimCall(
         cluster.processes, coordinator, stages.places[i].node, kLoadTimeoutUs,
-        [self = shared_from_this(), i, spec](const SimAnswer& answer) {
+        [self = shared_from_this(), i, spec](const SimReply& reply) {
           const SimPlace& place = self->load->stages.places[i];
           self->cluster.host_of(place.node)
               ->Load(spec, place.planned_bytes,
-                     [self, i, answer](const absl::StatusOr<wire::StageInfo>& info) {
-                       answer([self, i, info] {
+                     [self, i, reply](const absl::StatusOr<wire::StageInfo>& info) {
+                       reply([self, i, info] {
                          self->outcomes[i] = info.status();
                          if (info.ok()) self->load->infos[i] = *info;
                        });
@@ -169,9 +169,9 @@ void Loading::OnLoaded() {
 void Loading::LinkBack() {
   const size_t last = load->stages.places.size() - 1;
   const size_t node = load->stages.places[last].node;
-  SimAsk(
+  SimCall(
       cluster.processes, coordinator, node, kCallTimeoutUs,
-      [self = shared_from_this(), node, last](const SimAnswer& answer) {
+      [self = shared_from_this(), node, last](const SimReply& reply) {
         const std::weak_ptr<SimLoad> weak = self->load;
         const auto link = std::make_shared<std::shared_ptr<SimLink>>();
         const auto on_broken = [weak] {
@@ -191,7 +191,7 @@ void Loading::LinkBack() {
              .on_frame =
                  [weak, back = std::weak_ptr(link), cluster = self->cluster](const Frame& frame) {
                    const auto at = back.lock();
-                   if (at != nullptr && (*at)->held() > kResultsMax) {
+                   if (at != nullptr && (*at)->unreleased() > kResultsMax) {
                      cluster.violation("results over their bound");
                    }
                    if (const SimLoadPtr load = weak.lock(); load && load->on_frame) {
@@ -202,7 +202,7 @@ void Loading::LinkBack() {
              .on_receiver_closed = on_broken});
         self->load->back = link;
         self->cluster.host_of(node)->ConnectBack(KeyOf(self->load->stages, last), *link);
-        answer([] {});
+        reply([] {});
       },
       [self = shared_from_this(), last](bool answered) {
         if (!answered) return self->Fail(absl::UnavailableError("the last stage does not answer"));
@@ -214,14 +214,14 @@ void Loading::Link(size_t stage) {
   if (stage == 0) return LinkFirst();
   const size_t from = stage - 1;
   const auto outcome = std::make_shared<absl::Status>(absl::UnavailableError("no answer"));
-  SimAsk(
+  SimCall(
       cluster.processes, coordinator, load->stages.places[from].node, kCallTimeoutUs,
-      [self = shared_from_this(), from, outcome](const SimAnswer& answer) {
+      [self = shared_from_this(), from, outcome](const SimReply& reply) {
         const SimStages& stages = self->load->stages;
         self->cluster.host_of(stages.places[from].node)
             ->Connect(KeyOf(stages, from), stages.places[from + 1].node,
-                      [answer, outcome](const absl::Status& status) {
-                        answer([outcome, status] { *outcome = status; });
+                      [reply, outcome](const absl::Status& status) {
+                        reply([outcome, status] { *outcome = status; });
                       });
       },
       [self = shared_from_this(), from, outcome](bool) {
@@ -232,9 +232,9 @@ void Loading::Link(size_t stage) {
 
 void Loading::LinkFirst() {
   const size_t node = load->stages.places[0].node;
-  SimAsk(
+  SimCall(
       cluster.processes, coordinator, node, kCallTimeoutUs,
-      [self = shared_from_this(), node](const SimAnswer& answer) {
+      [self = shared_from_this(), node](const SimReply& reply) {
         const std::weak_ptr<SimLoad> weak = self->load;
         self->load->first = self->cluster.host_of(node)->Accept(
             KeyOf(self->load->stages, 0), self->coordinator,
@@ -249,7 +249,7 @@ void Loading::LinkFirst() {
               load->broken = true;
               if (load->on_broken) load->on_broken();
             });
-        answer([] {});
+        reply([] {});
       },
       [self = shared_from_this()](bool answered) {
         if (!answered || self->load->first == nullptr) {
@@ -276,11 +276,11 @@ void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimSta
 }
 
 void UnloadSimStaleStages(const SimCluster& cluster, size_t coordinator,
-                          const std::vector<SimStaleStage>& leftovers,
+                          const std::vector<SimStaleStage>& stale_stages,
                           const std::function<bool(size_t)>& gone, std::function<void()> done) {
-  if (leftovers.empty()) return done();
-  const auto unloaded = AfterAll(leftovers.size(), std::move(done));
-  for (const SimStaleStage& one : leftovers) {
+  if (stale_stages.empty()) return done();
+  const auto unloaded = AfterAll(stale_stages.size(), std::move(done));
+  for (const SimStaleStage& one : stale_stages) {
     UnloadOne(cluster, coordinator, one.node, one.key, gone, unloaded);
   }
 }

@@ -1,6 +1,6 @@
 // The stages of a plan on simulated nodes, loaded, linked, fed and unloaded. A model of
-// coordinator/generation/pipeline.cc, whose links and calls are gRPC's: what takes time there takes
-// time here, so a load is made first (LoadSimStages) and becomes a Pipeline when it is done.
+// coordinator/generation/pipeline.cc, whose links and calls are gRPC's: calls take time here, too,
+// so a load is made first (LoadSimStages) and becomes a Pipeline when it is done.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace strata {
 
-// What a coordinator needs of the simulation. Outlives what it makes.
+// The simulation as a coordinator needs it. Outlives the loads and pipelines.
 struct SimCluster {
   SimProcesses* processes = nullptr;
   std::function<SimHost*(size_t node)> host_of;  // null: that node does not run
@@ -38,7 +38,8 @@ struct SimStages {
   bool leave_on_error = false;
 };
 
-// Unloads them; a node that does not answer is asked again until `gone` says so. Then `done`.
+// Unloads them; a node that does not answer is called again until `gone` returns true. Then calls
+// `done`.
 void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimStages& stages,
                      const std::function<bool(size_t node)>& gone, std::function<void()> done);
 // The same of stages of any plans.
@@ -47,11 +48,11 @@ struct SimStaleStage {
   StageKey key;
 };
 void UnloadSimStaleStages(const SimCluster& cluster, size_t coordinator,
-                          const std::vector<SimStaleStage>& leftovers,
+                          const std::vector<SimStaleStage>& stale_stages,
                           const std::function<bool(size_t node)>& gone, std::function<void()> done);
 
-// Loads them all at once and links them from the last to the first. What was loaded is unloaded
-// again where one fails; the status says which (StageOf()).
+// Loads them all at once and links them from the last to the first. If one fails, the others are
+// unloaded again; the status says which failed (StageOf()).
 struct SimLoad {
   SimStages stages;
   std::vector<wire::StageInfo> infos;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kAnswerUs = 1'000'000;
 
-// What was planned for a stage that is left over.
+// The bytes that were planned for a stale stage.
 uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::StaleStage& left,
                  const PlannedModel& planned) {
   for (const LoadedStage& one : loaded) {
@@ -33,10 +33,10 @@ uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Sta
 }
 
 // As LimitDisks() in coordinator/models/model_planner.cc.
-void LimitDisk(const SimDisk& disk, const SimModel& model, const CapacityLimit& cap,
+void LimitDisk(const SimDisk& disk, const SimModel& model, const CapacityLimit& limit,
                PlanNode* node) {
   const bool is_first = node->fetch_bytes.empty();
-  node->disk_free_bytes = is_first ? cap.bytes : std::min(node->disk_free_bytes, cap.bytes);
+  node->disk_free_bytes = is_first ? limit.bytes : std::min(node->disk_free_bytes, limit.bytes);
   if (!is_first) return;
   node->fetch_bytes.push_back(0);
   for (uint32_t layer = 0; layer < model.costs.n_layer(); ++layer) {
@@ -67,15 +67,15 @@ void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<
   const auto all = std::make_shared<Collecting>();  // shared by the calls
   all->left = nodes.size();
   for (const size_t node : nodes) {
-    SimAsk(
+    SimCall(
         cluster.processes, from, node, kAnswerUs,
-        [cluster, node, all](const SimAnswer& answer) {
+        [cluster, node, all](const SimReply& reply) {
           const SimHost& host = *cluster.host_of(node);
-          SimReport::Node told = {.node = node,
-                                  .free_bytes = host.free_bytes(),
-                                  .stages = host.Stages(),
-                                  .disk = host.disk()};
-          answer([all, told] { all->report.nodes.push_back(told); });
+          SimReport::Node reported = {.node = node,
+                                      .free_bytes = host.free_bytes(),
+                                      .stages = host.Stages(),
+                                      .disk = host.disk()};
+          reply([all, reported] { all->report.nodes.push_back(reported); });
         },
         [all, done](bool) {
           if (--all->left > 0) return;
@@ -97,25 +97,26 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   PlanRequest& request = planned->inputs.request;
   bool has_source = false;
   std::string other_source;
-  for (const SimReport::Node& told : planning.report.nodes) {
-    const std::string id = nodes.IdOf(told.node).ToHex();
-    if (told.node == planning.coordinator) request.coordinator_node = request.nodes.size();
+  for (const SimReport::Node& reported : planning.report.nodes) {
+    const std::string id = nodes.IdOf(reported.node).ToHex();
+    if (reported.node == planning.coordinator) request.coordinator_node = request.nodes.size();
     has_source |= id == planned->source.node();
-    if (std::count(model.sources.begin(), model.sources.end(), told.node) > 0) other_source = id;
+    if (std::count(model.sources.begin(), model.sources.end(), reported.node) > 0)
+      other_source = id;
     NodeReport& report = planned->report.nodes.emplace_back();
     CHECK(absl::HexStringToBytes(id, report.seen.mutable_record()->mutable_node_id()));
-    report.seen.mutable_record()->set_name(absl::StrCat("node", told.node));
+    report.seen.mutable_record()->set_name(absl::StrCat("node", reported.node));
     report.info.set_node_id(id);
-    for (const wire::StageStatus& stage : told.stages) *report.info.add_stages() = stage;
+    for (const wire::StageStatus& stage : reported.stages) *report.info.add_stages() = stage;
     PlanDevice device;
     device.node = request.nodes.size();
     device.name = "CPU";
-    device.memory_free_bytes = told.free_bytes;
-    device.speed = testing::SpeedOf(model.bytes_per_s[told.node]);
+    device.memory_free_bytes = reported.free_bytes;
+    device.speed = testing::SpeedOf(model.bytes_per_s[reported.node]);
     if (model.plans_past_memory) device.memory_free_bytes *= 2;
     planned->inputs.places.push_back(request.nodes.size());
     PlanNode& node = request.nodes.emplace_back();
-    node.name = absl::StrCat("node", told.node);
+    node.name = absl::StrCat("node", reported.node);
     if (const auto why = planning.kept_out.find(id); why != planning.kept_out.end()) {
       node.kept_out = why->second;
     }
@@ -133,47 +134,48 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   request.links.assign(request.nodes.size() * request.nodes.size(),
                        {.round_trip_s = 1e-3, .bytes_per_s = 125e6});
   std::vector<LoadedStage> loaded;
-  if (planning.loaded != PlanningOptions::Loaded::kIgnored) {
+  if (planning.reuse != PlanningOptions::Reuse::kIgnored) {
     wire::PlacementOptions placement;
     placement.set_n_seqs(planning.n_seqs);
     loaded = TakeLoaded(placement, planned.get());
   }
   for (PlanDevice& device : request.devices) {
     const std::string& id = planned->report.nodes[device.node].info.node_id();
-    for (const CapacityLimit& cap : planning.caps) {
-      if (cap.node_id != id) continue;
-      if (cap.device == device.name) {
-        device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
-      } else if (cap.of_disk()) {
-        LimitDisk(*planning.report.nodes[device.node].disk, model, cap,
+    for (const CapacityLimit& limit : planning.limits) {
+      if (limit.node_id != id) continue;
+      if (limit.device == device.name) {
+        device.memory_free_bytes = std::min(device.memory_free_bytes, limit.bytes);
+      } else if (limit.of_disk()) {
+        LimitDisk(*planning.report.nodes[device.node].disk, model, limit,
                   &request.nodes[device.node]);
       }
     }
   }
-  absl::StatusOr<Plan> plan = PlanWithLoaded(request, loaded, planning.loaded);
+  absl::StatusOr<Plan> plan = PlanWithLoaded(request, loaded, planning.reuse);
   if (!plan.ok() && !planning.kept_out.empty()) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = PlanWithLoaded(request, loaded, planning.loaded);
+    plan = PlanWithLoaded(request, loaded, planning.reuse);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
-  MatchLoaded(loaded, planning.loaded, planned.get());
-  for (const SimReport::Node& told : planning.report.nodes) {
+  MatchLoaded(loaded, planning.reuse, planned.get());
+  for (const SimReport::Node& reported : planning.report.nodes) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < planned->plan.stages.size(); ++i) {
       const PlannedStage& stage = planned->plan.stages[i];
       const size_t place = request.devices[stage.device].node;
       const bool kept = !planned->kept.empty() && planned->kept[i].has_value();
-      if (planning.report.nodes[place].node == told.node && !kept) bytes += stage.memory_bytes();
+      if (planning.report.nodes[place].node == reported.node && !kept)
+        bytes += stage.memory_bytes();
     }
-    uint64_t free_then = told.free_bytes;
-    for (const PlannedModel::StaleStage& left : planned->leftovers) {
-      if (planning.report.nodes[left.node].node == told.node)
+    uint64_t free_then = reported.free_bytes;
+    for (const PlannedModel::StaleStage& left : planned->stale_stages) {
+      if (planning.report.nodes[left.node].node == reported.node)
         free_then += BytesOf(loaded, left, *planned);
     }
     if (bytes > free_then) {
-      cluster.violation(absl::StrCat("a plan puts ", bytes, " bytes on node ", told.node,
-                                     ", which told of ", told.free_bytes));
+      cluster.violation(absl::StrCat("a plan puts ", bytes, " bytes on node ", reported.node,
+                                     ", which reported ", reported.free_bytes));
     }
   }
   return planned;

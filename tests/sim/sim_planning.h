@@ -1,5 +1,5 @@
-// Plans for a simulated cluster: the real planner (coordinator/planner/planner.h) on what the nodes
-// tell of their memory and on speeds that were made up. A model of
+// Plans for a simulated cluster: the real planner (coordinator/planner/planner.h) on the memory
+// that the nodes report and on speeds that were made up. A model of
 // coordinator/models/model_planner.h, whose PlannedModel and CapacityLimitOf() are used as they
 // are.
 #pragma once
@@ -42,7 +42,7 @@ struct SimReport {
     std::vector<wire::StageStatus> stages;
     const SimDisk* disk = nullptr;
   };
-  std::vector<Node> nodes;  // those that answered
+  std::vector<Node> nodes;  // the nodes that answered
 };
 void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<size_t>& nodes,
                       const std::function<void(SimReport)>& done);
@@ -52,13 +52,13 @@ struct SimPlanning {
   SimReport report;
   size_t coordinator = 0;
   wire::ModelSource source;
-  std::vector<CapacityLimit> caps;
+  std::vector<CapacityLimit> limits;
   std::map<std::string, std::string> kept_out;  // by node id
   uint32_t n_seqs = 1;
-  PlanningOptions::Loaded loaded = PlanningOptions::Loaded::kIgnored;
+  PlanningOptions::Reuse reuse = PlanningOptions::Reuse::kIgnored;
   bool skip_measurement_wait = false;
 };
-// As PlanModel(). `report` is left.
+// As PlanModel().
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& cluster,
                                                            const SimPlanning& planning);
 

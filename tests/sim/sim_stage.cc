@@ -31,7 +31,7 @@ SimStage::SimStage(wire::StageSpec spec, bool fails,
       violation_(std::move(violation)),
       n_layer_(spec_.layers().end() - spec_.layers().begin()),
       slots_(spec_.n_seq_max(), Cache(n_layer_)),
-      texts_(spec_.n_seq_max()) {}
+      sequences_(spec_.n_seq_max()) {}
 
 wire::StageInfo SimStage::Info() const {
   wire::StageInfo info;
@@ -95,23 +95,23 @@ absl::StatusOr<Frame> SimStage::Take(const Frame& frame, uint32_t compute_us, bo
 
 absl::Status SimStage::Edit(const wire::KvEdit& edit) {
   Cache& cache = slots_[static_cast<size_t>(edit.slot())];
-  Text& text = texts_[static_cast<size_t>(edit.slot())];
+  Sequence& sequence = sequences_[static_cast<size_t>(edit.slot())];
   const auto begin = static_cast<size_t>(edit.begin());
   switch (edit.kind()) {
     case wire::KvEdit::DROP:
       for (std::vector<uint64_t>& layer : cache) layer.clear();
-      text = Text();
+      sequence = Sequence();
       break;
     case wire::KvEdit::TRIM:
       if (spec_.cache().checkpoints() != 0 && begin > 0 && begin < cache[0].size()) {
         violation_("a trim that the cache cannot do");
       }
       for (std::vector<uint64_t>& layer : cache) layer.resize(std::min(layer.size(), begin));
-      text = Text();
+      sequence = Sequence();
       break;
     case wire::KvEdit::COPY:
       cache = slots_[static_cast<size_t>(edit.from_slot())];
-      text = Text();
+      sequence = Sequence();
       break;
     default:
       violation_(
@@ -126,11 +126,11 @@ absl::Status SimStage::Run(const wire::Step& step, const Payload& payload, bool 
     if (auto s = Edit(edit); !s.ok()) return s;
   }
   for (const wire::SequenceOpen& open : step.opens()) {
-    Text& text = texts_[static_cast<size_t>(open.slot())];
-    text = {.open = true,
-            .tokens = {open.prompt().begin(), open.prompt().end()},
-            .seed = open.sampler().seed()};
-    text.tokens.insert(text.tokens.end(), open.generated().begin(), open.generated().end());
+    Sequence& sequence = sequences_[static_cast<size_t>(open.slot())];
+    sequence = {.open = true,
+                .tokens = {open.prompt().begin(), open.prompt().end()},
+                .seed = open.sampler().seed()};
+    sequence.tokens.insert(sequence.tokens.end(), open.generated().begin(), open.generated().end());
   }
   if (fails) return absl::InternalError("the batch failed");
   size_t cells = static_cast<size_t>(step.tokens_size());
@@ -176,18 +176,18 @@ absl::Status SimStage::Run(const wire::Step& step, const Payload& payload, bool 
 void SimStage::Sample(const wire::Step& step, wire::Result* result) {
   for (const uint32_t row : step.sample_rows()) {
     const int32_t slot = step.slots(static_cast<int>(row));
-    Text& text = texts_[static_cast<size_t>(slot)];
+    Sequence& sequence = sequences_[static_cast<size_t>(slot)];
     const size_t position = static_cast<size_t>(step.positions(static_cast<int>(row))) + 1;
-    if (!text.open || position != text.tokens.size()) {
-      if (!fails_) violation_("a text is sampled elsewhere than at its end");
+    if (!sequence.open || position != sequence.tokens.size()) {
+      if (!fails_) violation_("a sequence is sampled elsewhere than at its end");
       wire::SlotError* const error = result->add_errors();
       error->set_slot(slot);
       ToWire(absl::FailedPreconditionError("sampled elsewhere than at its end"), "the last stage",
              error->mutable_status());
       continue;
     }
-    const SimChoice choice = SimChoose(rows_[row], text.seed, position);
-    text.tokens.push_back(choice.token);
+    const SimChoice choice = SimChoose(rows_[row], sequence.seed, position);
+    sequence.tokens.push_back(choice.token);
     wire::SampledToken* const token = result->add_tokens();
     token->set_slot(slot);
     token->set_position(static_cast<int32_t>(position));

@@ -20,20 +20,20 @@ namespace strata {
 
 class SimStage {
  public:
-  // `violation` is told what no stage may ever see. `fails`: some stage of the plan may fail steps,
-  // and until the others hear of it their slots are not what they should be.
+  // `violation` is called for anything that no stage may ever see. `fails`: some stage of the plan
+  // may fail steps, and until the others hear of it their slots may differ.
   SimStage(wire::StageSpec spec, bool fails, std::function<void(const std::string&)> violation);
   // Breaks the protocol, to show that it is noticed.
   void TakeAnyEpoch() { takes_any_epoch_ = true; }
 
-  // What it tells when it is loaded.
+  // The response to its load.
   wire::StageInfo Info() const;
   const wire::StageSpec& spec() const { return spec_; }
   bool is_first() const { return spec_.layers().begin() == 0; }
   bool is_last() const { return IsLastStage(spec_); }
 
-  // Takes a frame, and returns the one that it sends on. A status: it closes its links. `fails`:
-  // its batch does.
+  // Takes a frame, and returns the one that it sends on. An error: it closes its links. `fails`:
+  // its batch fails.
   absl::StatusOr<Frame> Take(const Frame& frame, uint32_t compute_us, bool fails);
 
   uint64_t refused() const { return refused_; }  // steps of other epochs
@@ -41,7 +41,7 @@ class SimStage {
  private:
   // [layers of the stage][positions]
   using Cache = std::vector<std::vector<uint64_t>>;
-  struct Text {
+  struct Sequence {
     bool open = false;
     std::vector<int32_t> tokens;
     uint64_t seed = 0;
@@ -57,14 +57,14 @@ class SimStage {
   const std::function<void(const std::string&)> violation_;
   const uint32_t n_layer_;
   std::vector<Cache> slots_;
-  std::vector<Text> texts_;  // [slots], of the last stage
+  std::vector<Sequence> sequences_;  // [slots], of the last stage
   std::vector<uint64_t> rows_;
   uint64_t last_step_id_ = 0;
   uint64_t refused_ = 0;
   bool takes_any_epoch_ = false;
 };
 
-// What simulated caches can do.
+// Sets the abilities of simulated caches.
 void SetSimCache(bool trims, wire::CacheAbility* ability);
 
 }  // namespace strata

@@ -1,6 +1,6 @@
 // What a simulated model computes: a hash for each layer, of every row that it was fed, in their
-// order. A token depends on the whole text before it, on its seed, and on nothing else: not on
-// where the model is cut, nor on how often the text was fed. Values; any thread.
+// order. A token depends on the whole sequence before it, on its seed, and on nothing else: not on
+// where the model is cut, nor on how often the sequence was fed. Values; any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline uint64_t SimMix(uint64_t a, uint64_t b) {
   return h ^ (h >> 32);
 }
 
-// What `layer` passes on for a row `value`, whose earlier rows left `before` there.
+// The output of `layer` for a row `value`, where the row before left `before`.
 inline uint64_t SimLayer(uint32_t layer, uint64_t before, uint64_t value) {
   return SimMix(SimMix(before, value), layer);
 }
@@ -28,16 +28,16 @@ struct SimChoice {
   int32_t token = 0;
   bool is_end = false;
 };
-// The token after a text of `length` tokens, of whose last row the last layer made `value`.
+// The token after a sequence of `length` tokens, whose last row left the last layer as `value`.
 inline SimChoice SimChoose(uint64_t value, uint64_t seed, size_t length) {
   const uint64_t h = SimMix(SimMix(value, seed), length);
   return {.token = static_cast<int32_t>(h % kSimVocabulary), .is_end = h % 83 == 0};
 }
 
-// A text as a model has it that computes nothing else.
-class SimText {
+// The sequence as an undivided model computes it, to compare with.
+class SimSequence {
  public:
-  SimText(uint32_t n_layer, const std::vector<int32_t>& prompt) : layers_(n_layer, kSimEmpty) {
+  SimSequence(uint32_t n_layer, const std::vector<int32_t>& prompt) : layers_(n_layer, kSimEmpty) {
     for (const int32_t token : prompt) Push(token);
   }
   void Push(int32_t token) {

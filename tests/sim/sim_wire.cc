@@ -9,15 +9,15 @@ namespace {
 constexpr int64_t kDelayMinUs = 100;
 constexpr int64_t kDelayMaxUs = 5'000;
 constexpr int64_t kLocalDelayMaxUs = 200;
-constexpr int64_t kResendUs = 200'000;  // what is lost comes so much later
+constexpr int64_t kResendUs = 200'000;  // a lost message comes so much later
 constexpr int64_t kWatchUs = 250'000;
 constexpr int64_t kSilenceUs = 1'000'000;
 
 }  // namespace
 
-void SimProcesses::ForgetWires() {
-  for (const std::weak_ptr<SimWire>& wire : wires_) {
-    if (const auto still = wire.lock()) still->Forget();
+void SimProcesses::ForgetConnections() {
+  for (const std::weak_ptr<SimConnection>& connection : connections_) {
+    if (const auto still = connection.lock()) still->Forget();
   }
 }
 
@@ -35,28 +35,29 @@ void SimProcesses::Run(size_t n, uint64_t start, const std::function<void()>& fn
   }
 }
 
-SimWire::SimWire(SimProcesses* processes, End a, End b)
+SimConnection::SimConnection(SimProcesses* processes, End a, End b)
     : processes_(processes),
       ends_{std::move(a), std::move(b)},
       starts_{processes->start(ends_[0].node), processes->start(ends_[1].node)} {}
 
-std::shared_ptr<SimWire> SimWire::Open(SimProcesses* processes, End a, End b) {
+std::shared_ptr<SimConnection> SimConnection::Open(SimProcesses* processes, End a, End b) {
   // The constructor is private.
-  std::shared_ptr<SimWire> wire(new SimWire(processes, std::move(a), std::move(b)));
-  if (processes->wires_.size() % 256 == 255) {
-    std::erase_if(processes->wires_, [](const auto& other) { return other.expired(); });
+  std::shared_ptr<SimConnection> connection(
+      new SimConnection(processes, std::move(a), std::move(b)));
+  if (processes->connections_.size() % 256 == 255) {
+    std::erase_if(processes->connections_, [](const auto& other) { return other.expired(); });
   }
-  processes->wires_.push_back(wire);
-  wire->Watch();
-  return wire;
+  processes->connections_.push_back(connection);
+  connection->Watch();
+  return connection;
 }
 
-bool SimWire::Reaches() const {
+bool SimConnection::Reaches() const {
   const size_t a = ends_[0].node, b = ends_[1].node;
   return a == b || (!processes_->cluster().IsCut(a, b) && !processes_->cluster().IsCut(b, a));
 }
 
-void SimWire::Send(int from, std::function<void()> fn) {
+void SimConnection::Send(int from, std::function<void()> fn) {
   if (closed_ || !IsAlive(from)) return;
   ClusterSim& cluster = processes_->cluster();
   const bool local = ends_[0].node == ends_[1].node;
@@ -68,12 +69,12 @@ void SimWire::Send(int from, std::function<void()> fn) {
   }
   const int to = 1 - from;
   last_us_[to] = std::max(last_us_[to], cluster.now_us() + delay_us);
-  under_way_[to].push_back(std::move(fn));
+  in_flight_[to].push_back(std::move(fn));
   cluster.At(last_us_[to], [self = shared_from_this(), to] { self->Arrive(to); });
 }
 
-// There is one call for each thing under way, whichever it was made for.
-void SimWire::Arrive(int to) {
+// There is one call for each message in flight, whichever message it was scheduled for.
+void SimConnection::Arrive(int to) {
   if (closed_ || !IsAlive(to)) return;
   ClusterSim& cluster = processes_->cluster();
   int64_t at_us = cluster.paused_until_us(ends_[to].node);
@@ -83,39 +84,39 @@ void SimWire::Arrive(int to) {
     cluster.At(at_us, [self = shared_from_this(), to] { self->Arrive(to); });
     return;
   }
-  const std::function<void()> fn = std::move(under_way_[to].front());
-  under_way_[to].pop_front();
+  const std::function<void()> fn = std::move(in_flight_[to].front());
+  in_flight_[to].pop_front();
   fn();
 }
 
-void SimWire::Tell(int end) {
+void SimConnection::NotifyClosed(int end) {
   if (!IsAlive(end) || ends_[end].on_closed == nullptr) return;
   processes_->In(ends_[end].node, processes_->cluster().now_us(),
                  std::exchange(ends_[end].on_closed, nullptr));
 }
 
-void SimWire::Break() {
+void SimConnection::Break() {
   if (std::exchange(closed_, true)) return;
-  Tell(0);
-  Tell(1);
+  NotifyClosed(0);
+  NotifyClosed(1);
   Forget();
 }
 
-void SimWire::Forget() {
+void SimConnection::Forget() {
   closed_ = true;
   for (int end = 0; end < 2; ++end) {
     ends_[end].on_closed = nullptr;
-    // What goes with it may hold the wire.
-    const auto forgotten = std::exchange(under_way_[end], {});
+    // The messages may hold the connection.
+    const auto forgotten = std::exchange(in_flight_[end], {});
   }
 }
 
-void SimWire::Close(int from) {
+void SimConnection::Close(int from) {
   ends_[from].on_closed = nullptr;
   Send(from, [self = shared_from_this()] { self->Break(); });
 }
 
-void SimWire::Watch() {
+void SimConnection::Watch() {
   if (closed_) return;
   ClusterSim& cluster = processes_->cluster();
   const bool dead = !IsAlive(0) || !IsAlive(1);
@@ -134,14 +135,14 @@ void SimWire::Watch() {
              });
 }
 
-void SimAsk(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
-            std::function<void(const SimAnswer&)> ask, std::function<void(bool)> done) {
+void SimCall(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
+             std::function<void(const SimReply&)> serve, std::function<void(bool)> done) {
   struct Call {
-    std::shared_ptr<SimWire> wire;
+    std::shared_ptr<SimConnection> connection;
     std::function<void(bool)> done;
     void End(bool answered) {
       if (const auto fn = std::exchange(done, nullptr)) {
-        if (wire != nullptr) wire->Close(0);
+        if (connection != nullptr) connection->Close(0);
         fn(answered);
       }
     }
@@ -152,11 +153,12 @@ void SimAsk(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
     processes->In(from, processes->cluster().now_us() + kDelayMaxUs, [call] { call->End(false); });
     return;
   }
-  call->wire = SimWire::Open(processes, {from, [call] { call->End(false); }}, {to, nullptr});
-  call->wire->Send(0, [wire = call->wire, call, ask = std::move(ask)] {
-    ask([wire, call](std::function<void()> answer) {
-      wire->Send(1, [call, answer = std::move(answer)] {
-        if (call->done != nullptr) answer();
+  call->connection =
+      SimConnection::Open(processes, {from, [call] { call->End(false); }}, {to, nullptr});
+  call->connection->Send(0, [connection = call->connection, call, serve = std::move(serve)] {
+    serve([connection, call](std::function<void()> reply) {
+      connection->Send(1, [call, reply = std::move(reply)] {
+        if (call->done != nullptr) reply();
         call->End(true);
       });
     });

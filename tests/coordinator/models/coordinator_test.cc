@@ -14,7 +14,7 @@
 namespace strata {
 namespace {
 
-// Nobody is there.
+// No other node exists.
 class NoTransport final : public PeerTransport {
  public:
   void Exchange(const std::string&, const wire::Heartbeat&, int64_t,
@@ -24,7 +24,7 @@ class NoTransport final : public PeerTransport {
   void Forget(const std::string&) override {}
 };
 
-TEST(Coordinator, OneWithNothingToDoLooksOnceASecond) {
+TEST(Coordinator, AnIdleCoordinatorLooksOnceASecond) {
   FakeClock clock;
   FakeEventLoop loop(&clock);
   ClusterRuntime::Options options;

@@ -38,7 +38,7 @@ TEST(Deployment, ALoadEndsWithTheReasonForWhichItIsUnloaded) {
   EXPECT_FALSE(placed.deployment->serving());
 }
 
-TEST(Deployment, WhatIsUnloadedBeforeItsLoadIsNotLoaded) {
+TEST(Deployment, AModelUnloadedBeforeItsLoadIsNotLoaded) {
   const Placed placed = Place();
   placed.deployment->Unload(absl::UnavailableError("it was unloaded"));
   EXPECT_THAT(placed.deployment->Load(Continue),
@@ -46,23 +46,23 @@ TEST(Deployment, WhatIsUnloadedBeforeItsLoadIsNotLoaded) {
   EXPECT_FALSE(placed.node->loading.HasBeenNotified());
 }
 
-// Its links cannot be made, so what is loaded is unloaded again.
+// Its links cannot be made, so its loaded stage is unloaded again.
 TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
-  std::string asked;
+  std::string queried;
   Deployment::Options options;
   options.listen_host = "127.0.0.1";
   options.gone = [&](const std::string& node_id) {
-    asked = node_id;
+    queried = node_id;
     return true;
   };
   const Placed placed = Place(std::move(options));
   placed.node->loads = true;
   EXPECT_THAT(placed.deployment->Load(Continue),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
-  EXPECT_EQ(asked, placed.node->id());
+  EXPECT_EQ(queried, placed.node->id());
 }
 
-// On a link that nobody sends over nothing says so.
+// An idle link does not notice the loss.
 TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
   int broken = 0;
   Pipeline::Listener* listener = nullptr;
@@ -84,7 +84,7 @@ TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
 }
 
-class Ear final : public GenerationListener {
+class RecordingSink final : public GenerationListener {
  public:
   void OnStarted(const std::vector<int32_t>&) override {}
   void OnToken(const wire::SampledToken&) override {}
@@ -97,14 +97,14 @@ class Ear final : public GenerationListener {
 };
 
 // Its client may go long before the model is there.
-TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
+TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenItsClientCancels) {
   Deployment::Options options;
   options.requests_wait = true;
   options.gone = [](const std::string&) { return true; };  // its unloads never end
   const Placed placed = Place(std::move(options));
   std::thread loader([&] { placed.deployment->Load(Continue).IgnoreError(); });
   placed.node->loading.WaitForNotification();
-  const auto waits = std::make_shared<Ear>(), leaves = std::make_shared<Ear>();
+  const auto waits = std::make_shared<RecordingSink>(), leaves = std::make_shared<RecordingSink>();
   placed.deployment->Generate({}, std::make_shared<GenerationCall>(waits));
   const auto call = std::make_shared<GenerationCall>(leaves);
   placed.deployment->Generate({}, call);
@@ -112,7 +112,7 @@ TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
   call->Cancel();
   ASSERT_TRUE(leaves->ended.HasBeenNotified());
   EXPECT_THAT(leaves->how, StatusIs(absl::StatusCode::kCancelled));
-  const auto gone = std::make_shared<Ear>();
+  const auto gone = std::make_shared<RecordingSink>();
   const auto late = std::make_shared<GenerationCall>(gone);
   late->Cancel();
   placed.deployment->Generate({}, late);
@@ -123,8 +123,8 @@ TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
   EXPECT_THAT(waits->how, StatusIs(absl::StatusCode::kUnavailable));
 }
 
-// As when the coordinator stops between a plan and its turn.
-TEST(Deployment, TextsThatItNeverTookOverGoOn) {
+// As when the coordinator stops after it has made a plan, and before it carries it out.
+TEST(Deployment, RequestsThatItNeverTookOverGoOn) {
   const Placed lost = Place();
   wire::StageInfo info;
   info.set_n_ctx(64);
@@ -132,21 +132,21 @@ TEST(Deployment, TextsThatItNeverTookOverGoOn) {
   info.set_n_batch(16);
   EndlessPipeline pipeline({info});
   ASSERT_TRUE(lost.deployment->engine()->Start(&pipeline).ok());
-  GenerationRequest text;
-  text.prompt = {1, 2, 3};
-  text.tokens_max = 5;
-  const auto ear = std::make_shared<Ear>();
-  ASSERT_TRUE(lost.deployment->engine()->Add(text, ear).ok());
+  GenerationRequest request;
+  request.prompt = {1, 2, 3};
+  request.tokens_max = 5;
+  const auto sink = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(lost.deployment->engine()->Add(request, sink).ok());
   Deployment::Options options;
   options.inherited = lost.deployment->engine();
   Place(options).deployment->Unload(absl::CancelledError("not wanted any more"));
-  EXPECT_FALSE(ear->ended.HasBeenNotified());
+  EXPECT_FALSE(sink->ended.HasBeenNotified());
   lost.deployment->AnnounceLeaderChange(absl::UnavailableError("the node is stopping"));
-  ASSERT_TRUE(ear->ended.HasBeenNotified());
-  EXPECT_TRUE(IsLeaderChanged(ear->how)) << ear->how;
+  ASSERT_TRUE(sink->ended.HasBeenNotified());
+  EXPECT_TRUE(IsLeaderChanged(sink->how)) << sink->how;
 }
 
-TEST(Deployment, WhatLacksItsFileIsOutOfServiceAndDoesNotFailToExist) {
+TEST(Deployment, AModelWithoutItsFileIsOutOfServiceNotUnknown) {
   for (const absl::Status& why :
        {absl::NotFoundError("attic: /models/a.gguf: no such file"),
         absl::FailedPreconditionError("attic: /models/a.gguf is another model now"),
@@ -155,11 +155,11 @@ TEST(Deployment, WhatLacksItsFileIsOutOfServiceAndDoesNotFailToExist) {
         absl::UnavailableError("attic is away")}) {
     const Placed placed = Place();
     placed.deployment->Fail(why);
-    const auto ear = std::make_shared<Ear>();
-    placed.deployment->Generate({}, std::make_shared<GenerationCall>(ear));
-    ear->ended.WaitForNotification();
-    EXPECT_EQ(HttpStatusOf(ear->how), 503) << ear->how;
-    EXPECT_THAT(std::string(ear->how.message()), HasSubstr(why.message()));
+    const auto sink = std::make_shared<RecordingSink>();
+    placed.deployment->Generate({}, std::make_shared<GenerationCall>(sink));
+    sink->ended.WaitForNotification();
+    EXPECT_EQ(HttpStatusOf(sink->how), 503) << sink->how;
+    EXPECT_THAT(std::string(sink->how.message()), HasSubstr(why.message()));
     EXPECT_THAT(std::string(placed.deployment->why_not_serving().message()),
                 HasSubstr(why.message()));
     EXPECT_EQ(placed.deployment->why(), why);

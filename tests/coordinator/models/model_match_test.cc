@@ -26,8 +26,8 @@ wire::ModelStatus Model(const std::string& name, char id) {
 PrintableText Name(absl::string_view name) { return PrintableText::From(name); }
 const std::string kOnes(32, '\x11'), kTwos(32, '\x22');
 
-// What users of others miss: LM Studio's bug tracker 1115 and 1125, unsloth 9340: two models of one
-// name have the same id.
+// Other programs give two models of one name the same id: LM Studio's bug tracker 1115 and 1125,
+// unsloth 9340.
 TEST(ShownModelName, IsTheNameWhereNoOtherHasIt) {
   EXPECT_EQ(ShownModelName(Name("tiny"), kOnes, /*is_shared=*/false), "tiny");
   EXPECT_EQ(ShownModelName(Name("tiny"), kOnes, /*is_shared=*/true), "tiny@111111111111");
@@ -52,7 +52,7 @@ TEST(FindModel, TheOnlyOneNeedsNoName) {
   EXPECT_EQ(*found, models.data());
 }
 
-TEST(FindModel, TwoOfOneNameAreToldApartByWhatIsShown) {
+TEST(FindModel, TwoOfOneNameAreDistinguishedByTheirShownNames) {
   const std::vector<wire::ModelStatus> models = {
       Model("tiny@111111111111", '\x11'), Model("big", '\x22'), Model("tiny@333333333333", '\x33')};
   EXPECT_THAT(FindModel(models, "tiny"),
@@ -66,14 +66,14 @@ TEST(FindModel, TwoOfOneNameAreToldApartByWhatIsShown) {
   EXPECT_EQ(FindModel(models, "/models/\x33.gguf").value(), &models[2]);
 }
 
-TEST(FindModel, WhatWasShownStaysAName) {
+TEST(FindModel, AShownNameStaysAName) {
   const std::vector<wire::ModelStatus> models = {Model("tiny", '\x11'), Model("big", '\x22')};
   EXPECT_EQ(FindModel(models, "tiny@111111111111").value(), models.data());
   EXPECT_EQ(FindModel(models, "big@222222222222").value(), &models[1]);
   EXPECT_THAT(FindModel(models, "tiny@222222222222"), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(FindModel, WhatIsShownOfOneIsNotAnothersFileOrId) {
+TEST(FindModel, TheShownNameOfOneIsNotAnothersFileOrId) {
   std::vector<wire::ModelStatus> models = {Model("tiny", '\x11'), Model("2222", '\x33'),
                                            Model("big", '\x22')};
   models[2].mutable_source()->set_path("/models/tiny.gguf");
@@ -101,7 +101,7 @@ TEST(FindModel, TheFilesNameIsAName) {
   EXPECT_THAT(FindModel(models, "tiny-q4.gguf"), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(FindModel, WhatIsNotThereIsToldWithWhatIs) {
+TEST(FindModel, AnUnknownModelIsReportedWithTheLoadedOnes) {
   EXPECT_THAT(FindModel({Model("tiny", '\x11')}, "huge"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("tiny (111111111111)")));
   EXPECT_THAT(FindModel({}, "huge"),
@@ -111,7 +111,7 @@ TEST(FindModel, WhatIsNotThereIsToldWithWhatIs) {
                        AllOf(HasSubstr("\"\\u001b[2J\\n\ufffdxxx"), HasSubstr("x…\""))));
 }
 
-TEST(FindModel, WhatShouldBeThereAndIsOnNoNodeIsOutOfServiceAndSaysWhy) {
+TEST(FindModel, AModelThatIsOnNoNodeIsOutOfServiceAndSaysWhy) {
   std::vector<wire::ModelStatus> models = {Model("tiny", '\x11'), Model("big", '\x22')};
   models[0].set_state(wire::ModelStatus::FAILED);
   ToWire(absl::UnavailableError("attic has no room for it"), "", models[0].mutable_status());

@@ -1,4 +1,4 @@
-// What a better plan is worth, and what a load that failed says of the room there is.
+// The benefit of a better plan, and the capacity limit that a failed load shows.
 #include "coordinator/models/model_planner.h"
 
 #include "absl/status/status_matchers.h"
@@ -29,7 +29,7 @@ TEST(GainOf, IsOfAStepsTimeOrOfItsSlowestStage) {
       GainOf(PlanOf(Objective::kThroughput, 4, 2), PlanOf(Objective::kThroughput, 4, 3)), -0.5);
 }
 
-TEST(BenefitOf, TextsPauseOnlyForMuch) {
+TEST(BenefitOf, RequestsPauseOnlyForMuch) {
   EXPECT_EQ(BenefitOf(0.2, false), MoveBenefit::kMoving);
   EXPECT_EQ(BenefitOf(0.19, false), MoveBenefit::kMovingIdle);
   EXPECT_EQ(BenefitOf(0.19, true), MoveBenefit::kMovingIdle);
@@ -67,7 +67,7 @@ class NamePlaceTest : public ::testing::Test {
   PlannedModel planned_;
 };
 
-TEST_F(NamePlaceTest, OfSeveralNodesOfOneNameTheIdsAreTold) {
+TEST_F(NamePlaceTest, OfSeveralNodesOfOneNameTheIdsAreListed) {
   for (const std::string place : {"kitchen", "Kitchen", "kitchen/CUDA0"}) {
     EXPECT_EQ(Named(place), "--exclude " + place +
                                 " means several nodes; say which by the first digits of its id: "
@@ -82,7 +82,7 @@ TEST_F(NamePlaceTest, AnIdOrTheNameWithTheIdIsOne) {
   EXPECT_EQ(Named("kitchen-6b69/CPU"), "kitchen-6b697463/CPU");
 }
 
-TEST_F(NamePlaceTest, WhatIsClearOrUnknownStays) {
+TEST_F(NamePlaceTest, AClearOrUnknownNameStays) {
   EXPECT_EQ(Named("attic"), "attic");
   EXPECT_EQ(Named("ATTIC/CPU"), "attic/CPU");
   EXPECT_EQ(Named("cellar/CPU"), "cellar/CPU");
@@ -115,7 +115,7 @@ class CapacityLimitTest : public ::testing::Test {
                             {.device = 2, .weight_bytes = 20 * kMiB, .host_bytes = 14 * kMiB}};
   }
 
-  std::optional<CapacityLimit> CapOf(uint32_t stage, const MemoryShortage& shortage) const {
+  std::optional<CapacityLimit> LimitOf(uint32_t stage, const MemoryShortage& shortage) const {
     return CapacityLimitOf(
         planned_,
         WithStage(WithShortage(absl::ResourceExhaustedError("too little"), shortage), stage));
@@ -125,37 +125,37 @@ class CapacityLimitTest : public ::testing::Test {
 };
 
 TEST_F(CapacityLimitTest, IsLessThanWasPlannedByWhatIsMissing) {
-  const auto cap = CapOf(1, {.needed_bytes = 20 * kMiB, .free_bytes = 17 * kMiB});
-  ASSERT_TRUE(cap.has_value());
-  EXPECT_EQ(cap->node_id, "kitchen's id");
-  EXPECT_EQ(cap->device, "CUDA1");
-  EXPECT_EQ(cap->bytes, 17 * kMiB);
+  const auto limit = LimitOf(1, {.needed_bytes = 20 * kMiB, .free_bytes = 17 * kMiB});
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_EQ(limit->node_id, "kitchen's id");
+  EXPECT_EQ(limit->device, "CUDA1");
+  EXPECT_EQ(limit->bytes, 17 * kMiB);
 }
 
 TEST_F(CapacityLimitTest, IsAQuarterLessWhereNothingIsKnown) {
-  const auto cap = CapOf(1, {});
-  ASSERT_TRUE(cap.has_value());
-  EXPECT_EQ(cap->device, "CUDA1");
-  EXPECT_EQ(cap->bytes, 15 * kMiB);
+  const auto limit = LimitOf(1, {});
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_EQ(limit->device, "CUDA1");
+  EXPECT_EQ(limit->bytes, 15 * kMiB);
 }
 
 // The CPU has the experts of both.
 TEST_F(CapacityLimitTest, OfTheCpuIsOfAllExpertsThere) {
-  auto cap = CapOf(1, {.needed_bytes = 14 * kMiB, .free_bytes = 11 * kMiB, .on_host = true});
-  ASSERT_TRUE(cap.has_value());
-  EXPECT_EQ(cap->device, "CPU");
-  EXPECT_EQ(cap->bytes, (28 + 14 - 3) * kMiB);
-  cap = CapOf(0, {.on_host = true});
-  ASSERT_TRUE(cap.has_value());
-  EXPECT_EQ(cap->device, "CPU");
-  EXPECT_EQ(cap->bytes, (28 + 14 - 7) * kMiB);
+  auto limit = LimitOf(1, {.needed_bytes = 14 * kMiB, .free_bytes = 11 * kMiB, .on_host = true});
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_EQ(limit->device, "CPU");
+  EXPECT_EQ(limit->bytes, (28 + 14 - 3) * kMiB);
+  limit = LimitOf(0, {.on_host = true});
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_EQ(limit->device, "CPU");
+  EXPECT_EQ(limit->bytes, (28 + 14 - 7) * kMiB);
 }
 
 TEST_F(CapacityLimitTest, IsOfTheDeviceWhereTheCpuHasNothingOfTheStage) {
   planned_.plan.stages[0].host_bytes = 0;
-  const auto cap = CapOf(0, {.on_host = true});
-  ASSERT_TRUE(cap.has_value());
-  EXPECT_EQ(cap->device, "CUDA0");
+  const auto limit = LimitOf(0, {.on_host = true});
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_EQ(limit->device, "CUDA0");
 }
 
 // Of the devices CPU, CUDA0 and CUDA1.
@@ -166,19 +166,19 @@ TEST_F(CapacityLimitTest, WhatGoesBesideTakesExpertsOfTheCpu) {
                        AllOf(HasSubstr("the experts of"), HasSubstr("/CPU beside"))));
   EXPECT_THAT(FitsBeside({.devices = {99 * kMiB, 10 * kMiB, 19 * kMiB}}, planned_),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/CUDA1 beside")));
-  // What is kept is there already.
+  // Stages that are kept are loaded already.
   planned_.kept = {std::nullopt, wire::KeptStage()};
   EXPECT_THAT(FitsBeside({.devices = {28 * kMiB, 10 * kMiB, 0}}, planned_), IsOk());
 }
 
 TEST_F(CapacityLimitTest, ADeviceThatComputesWrongNumbersGetsNothing) {
-  const auto cap =
+  const auto limit =
       CapacityLimitOf(planned_, WithStage(WithWrongNumbers(absl::DataLossError("no numbers")), 1));
-  ASSERT_TRUE(cap.has_value());
-  EXPECT_TRUE(cap->wrong_numbers);
-  EXPECT_EQ(cap->node_id, "kitchen's id");
-  EXPECT_EQ(cap->device, "CUDA1");
-  EXPECT_EQ(cap->bytes, 0u);
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_TRUE(limit->wrong_numbers);
+  EXPECT_EQ(limit->node_id, "kitchen's id");
+  EXPECT_EQ(limit->device, "CUDA1");
+  EXPECT_EQ(limit->bytes, 0u);
   // Of weights that are damaged, for example, wherever they are had from.
   EXPECT_FALSE(CapacityLimitOf(planned_, WithStage(absl::DataLossError("no"), 1)).has_value());
 }
@@ -187,7 +187,7 @@ TEST_F(CapacityLimitTest, IsNoneForAnotherFailure) {
   EXPECT_FALSE(CapacityLimitOf(planned_, WithStage(absl::InternalError("no"), 0)).has_value());
   EXPECT_FALSE(
       CapacityLimitOf(planned_, WithStage(absl::ResourceExhaustedError("no"), 0)).has_value());
-  EXPECT_FALSE(CapOf(2, {}).has_value());
+  EXPECT_FALSE(LimitOf(2, {}).has_value());
 }
 
 }  // namespace

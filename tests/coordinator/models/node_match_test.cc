@@ -20,7 +20,7 @@ TEST(MatchesNode, ByFourDigitsOfItsIdOrMore) {
   EXPECT_FALSE(MatchesNode("6974", kKitchen));
 }
 
-// Removing what nobody has named would end a machine's part in the cluster.
+// A wrong match could remove a machine from the cluster that nobody named.
 TEST(MatchesNode, ByNameAndIdAsNodesOfOneNameAreShown) {
   EXPECT_TRUE(MatchesNode("kitchen-6b697463", kKitchen));
   EXPECT_FALSE(MatchesNode("kitchen-6b69746f", kKitchen));
@@ -28,7 +28,7 @@ TEST(MatchesNode, ByNameAndIdAsNodesOfOneNameAreShown) {
   EXPECT_FALSE(MatchesNode("kitchen-", kKitchen));
 }
 
-TEST(MatchesNode, OfSeveralTheIdsAreTold) {
+TEST(MatchesNode, OfSeveralTheIdsAreListed) {
   const absl::Status status = MatchesSeveralNodes(
       "kitchen", {kKitchen, {.name = "Kitchen", .id_hex = "00112233445566778899aabbccddeeff"}});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -36,7 +36,7 @@ TEST(MatchesNode, OfSeveralTheIdsAreTold) {
       << status;
 }
 
-TEST(FindNode, OneThatIsGoneOnlyWhereNoOtherIsMeant) {
+TEST(FindNode, ANodeThatIsGoneOnlyWhereNoOtherMatches) {
   const NodeNames before = {.name = "kitchen", .id_hex = "00112233", .gone = true};
   EXPECT_EQ(FindNode("kitchen", {before, kKitchen}).value(), 1u);
   EXPECT_EQ(FindNode("0011", {before, kKitchen}).value(), 0u);

@@ -1,4 +1,4 @@
-// A model that is placed on one node which does not answer.
+// A model that is placed on one node that does not answer.
 #pragma once
 
 #include <memory>
@@ -38,10 +38,10 @@ class SlowNode final : public UnreachableNode {
 
   absl::Notification loading;
   std::string model_id;
-  bool loads = false;  // at once, and unloads never
+  bool loads = false;  // true: loads succeed at once; unloads never end
 };
 
-// Takes steps and answers none.
+// Accepts steps and returns no results.
 class EndlessPipeline final : public Pipeline {
  public:
   explicit EndlessPipeline(std::vector<wire::StageInfo> stages) : stages_(std::move(stages)) {}
@@ -81,7 +81,7 @@ inline Placed Place(Deployment::Options options = {},
 
 inline bool Continue(uint32_t, const wire::LoadProgress&) { return true; }
 
-// With these a load succeeds at once; what `listener` is told is told to the deployment.
+// With these options a load succeeds at once; `listener` is set to the deployment's listener.
 inline Deployment::Options Loadable(Pipeline::Listener** listener = nullptr) {
   Deployment::Options options;
   options.build = [listener](

@@ -22,7 +22,7 @@ using ::testing::SizeIs;
 
 constexpr uint64_t kGiB = 1ull << 30;
 constexpr uint32_t kLayers = 8;
-using Loaded = PlanningOptions::Loaded;
+using Reuse = PlanningOptions::Reuse;
 
 const std::string& CoordinatorId() {
   static const auto* const id = new std::string(32, 'c');
@@ -40,7 +40,7 @@ class ReusableStages : public ::testing::Test {
     planned_.report.nodes.resize(2);
   }
 
-  // As a node tells it.
+  // A stage as a node reports it.
   wire::StageStatus* Holds(size_t node, LayerRange layers) {
     wire::StageStatus* const stage = planned_.report.nodes[node].info.add_stages();
     stage->set_model_id(planned_.model->id());
@@ -54,24 +54,24 @@ class ReusableStages : public ::testing::Test {
     return stage;
   }
 
-  std::string PlanAll(Loaded what) {
+  std::string PlanAll(Reuse reuse) {
     const std::vector<LoadedStage> loaded = TakeLoaded(placement_, &planned_);
-    auto plan = PlanWithLoaded(planned_.inputs.request, loaded, what);
+    auto plan = PlanWithLoaded(planned_.inputs.request, loaded, reuse);
     if (!plan.ok()) return plan.status().ToString();
     planned_.plan = *std::move(plan);
-    MatchLoaded(loaded, what, &planned_);
-    std::string text;
+    MatchLoaded(loaded, reuse, &planned_);
+    std::string plan_text;
     for (size_t i = 0; i < planned_.plan.stages.size(); ++i) {
       const PlannedStage& stage = planned_.plan.stages[i];
-      absl::StrAppend(&text, i == 0 ? "" : " ", stage.device, "=", stage.layers.begin, "-",
+      absl::StrAppend(&plan_text, i == 0 ? "" : " ", stage.device, "=", stage.layers.begin, "-",
                       stage.layers.end - 1,
                       !planned_.kept.empty() && planned_.kept[i] ? " kept" : "");
     }
-    return text;
+    return plan_text;
   }
 
-  // As the stage's load asked for it.
-  void AskedWith(wire::StageStatus* stage, const wire::PlacementOptions& placement) {
+  // The stage was loaded with `placement`.
+  void SetOrigin(wire::StageStatus* stage, const wire::PlacementOptions& placement) {
     wire::LoadModelRequest origin;
     *origin.mutable_placement() = placement;
     stage->set_origin(origin.SerializeAsString());
@@ -82,17 +82,17 @@ class ReusableStages : public ::testing::Test {
 };
 
 TEST_F(ReusableStages, OfOtherCachesDoNotStay) {
-  AskedWith(Holds(0, {0, 3}), placement_);
+  SetOrigin(Holds(0, {0, 3}), placement_);
   wire::PlacementOptions other;
   other.set_n_seqs(2);
-  AskedWith(Holds(1, {3, 6}), other);
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-2 kept 0=3-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(1));
+  SetOrigin(Holds(1, {3, 6}), other);
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-2 kept 0=3-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(1));
   placement_.set_n_seqs(1);  // what they were without it
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-2 kept 0=3-7");
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-2 kept 0=3-7");
   placement_.mutable_cache()->set_type_k("q8_0");
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(2));
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(2));
 }
 
 TEST_F(ReusableStages, AreNotPlannedAroundWhereExpertsAreForTheCpus) {
@@ -100,15 +100,15 @@ TEST_F(ReusableStages, AreNotPlannedAroundWhereExpertsAreForTheCpus) {
   planned_.inputs.request.cpu_moe = CpuMoe::kAll;
   Holds(0, {0, 3});
   Holds(1, {3, 6});
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(2));
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(2));
 }
 
 TEST_F(ReusableStages, StayWhereTheyAre) {
   Holds(0, {0, 3});
   Holds(1, {3, 6});
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-2 kept 1=3-5 kept 1=6-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(0));
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-2 kept 1=3-5 kept 1=6-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(0));
   EXPECT_FALSE(planned_.IsAllKept());
   EXPECT_EQ(planned_.kept[1]->epoch().counter(), 3u);
   EXPECT_EQ(planned_.kept[1]->stage(), 1u);
@@ -131,26 +131,26 @@ TEST_F(ReusableStages, CountTheirMemoryAsFree) {
 TEST_F(ReusableStages, OfAPlanMadeFromNothingOnlyTheSameStay) {
   Holds(0, {0, 3});
   Holds(1, {3, 8});
-  EXPECT_EQ(PlanAll(Loaded::kMatched), "0=0-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(2));
+  EXPECT_EQ(PlanAll(Reuse::kMatched), "0=0-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(2));
 }
 
 TEST_F(ReusableStages, AreAllLeftOverWhereNothingIsToStay) {
   Holds(0, {0, 8});
-  EXPECT_EQ(PlanAll(Loaded::kUnloaded), "0=0-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(1));
+  EXPECT_EQ(PlanAll(Reuse::kUnloaded), "0=0-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(1));
 }
 
 TEST_F(ReusableStages, KeepTheirPlaceByHand) {
   Holds(0, {0, 3});
   Holds(1, {3, 6});
   planned_.inputs.request.assignments = {{"n0", {0, 3}}, {"n1", {3, 8}}};
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-2 kept 1=3-7");
-  ASSERT_THAT(planned_.leftovers, SizeIs(1));
-  EXPECT_EQ(planned_.leftovers[0].node, 1u);
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-2 kept 1=3-7");
+  ASSERT_THAT(planned_.stale_stages, SizeIs(1));
+  EXPECT_EQ(planned_.stale_stages[0].node, 1u);
 }
 
-TEST_F(ReusableStages, ThatAreNobodysOrSomebodyElsesAreLeftAlone) {
+TEST_F(ReusableStages, OfOtherModelsDevicesOrProgramsAreLeftAlone) {
   Holds(0, {0, 8})->set_model_id("another");
   Holds(0, {0, 8})->set_state(wire::StageStatus::LOADING);
   Holds(0, {0, 8})->mutable_epoch()->set_coordinator_id("a program");
@@ -166,62 +166,62 @@ class LoadedStagesWithLittleRoom : public ReusableStages {
   LoadedStagesWithLittleRoom() : ReusableStages(kGiB * 6 / 5) {}
 };
 
-// Around what is there the rest fits nowhere; made from nothing it does.
+// Around the loaded stages the rest fits nowhere; in a new plan it does.
 TEST_F(LoadedStagesWithLittleRoom, GiveWayWhereTheRestFindsNoRoomAroundThem) {
   Holds(0, {2, 5});
   planned_.inputs.request.devices[0].memory_free_bytes = kGiB * 26 / 100;
-  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-3 1=4-7");
-  EXPECT_THAT(planned_.leftovers, SizeIs(1));
+  EXPECT_EQ(PlanAll(Reuse::kAround), "0=0-3 1=4-7");
+  EXPECT_THAT(planned_.stale_stages, SizeIs(1));
 }
 
 class KeptAfterLosses : public ReusableStages {
  protected:
   KeptAfterLosses() {
     Holds(0, {0, 3});
-    PlanAll(Loaded::kAround);
+    PlanAll(Reuse::kAround);
   }
-  Loaded After(uint32_t in_a_row, const absl::Status& why, bool all_serve = true) {
+  Reuse After(uint32_t in_a_row, const absl::Status& why, bool all_serve = true) {
     return KeptAfter(in_a_row, planned_, why, [&] {
-      ++asked_;
+      ++queries_;
       return all_serve;
     });
   }
-  int asked_ = 0;
+  int queries_ = 0;
 };
 
-TEST_F(KeptAfterLosses, TheFirstTwoTimesEverythingIs) {
+TEST_F(KeptAfterLosses, TheFirstTwoTimesAllStagesAre) {
   for (const uint32_t in_a_row : {0u, 1u}) {
-    EXPECT_EQ(After(in_a_row, absl::UnavailableError("a link broke")), Loaded::kAround);
+    EXPECT_EQ(After(in_a_row, absl::UnavailableError("a link broke")), Reuse::kAround);
   }
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(queries_, 0);
 }
 
-TEST_F(KeptAfterLosses, ThenNothingThatMayBeToBlame) {
+TEST_F(KeptAfterLosses, ThenNoStageIsThatMayBeTheCause) {
   const absl::Status broke = absl::UnavailableError("a link broke");
-  EXPECT_EQ(After(2, broke), Loaded::kUnloaded);
-  EXPECT_EQ(After(3, broke), Loaded::kUnloaded);
-  EXPECT_EQ(After(2, broke, /*all_serve=*/false), Loaded::kAround);
+  EXPECT_EQ(After(2, broke), Reuse::kUnloaded);
+  EXPECT_EQ(After(3, broke), Reuse::kUnloaded);
+  EXPECT_EQ(After(2, broke, /*all_serve=*/false), Reuse::kAround);
   // A load failed: of the stage that was kept, or of the other.
   ASSERT_TRUE(planned_.kept[0] && !planned_.kept[1]);
-  EXPECT_EQ(After(2, WithStage(broke, 0)), Loaded::kUnloaded);
-  EXPECT_EQ(After(2, WithStage(broke, 1)), Loaded::kAround);
-  EXPECT_EQ(After(2, WithStage(broke, 2)), Loaded::kAround);
+  EXPECT_EQ(After(2, WithStage(broke, 0)), Reuse::kUnloaded);
+  EXPECT_EQ(After(2, WithStage(broke, 1)), Reuse::kAround);
+  EXPECT_EQ(After(2, WithStage(broke, 2)), Reuse::kAround);
 }
 
-TEST_F(KeptAfterLosses, WantOfRoomBlamesNobody) {
+TEST_F(KeptAfterLosses, WantOfRoomKeepsAllStages) {
   const absl::Status full = absl::ResourceExhaustedError("full");
-  EXPECT_EQ(After(3, WithStage(WithDiskShortage(full, {}), 0)), Loaded::kAround);
-  EXPECT_EQ(After(3, WithStage(WithShortage(full, {}), 0)), Loaded::kAround);
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(After(3, WithStage(WithDiskShortage(full, {}), 0)), Reuse::kAround);
+  EXPECT_EQ(After(3, WithStage(WithShortage(full, {}), 0)), Reuse::kAround);
+  EXPECT_EQ(queries_, 0);
 }
 
-TEST_F(KeptAfterLosses, TheFifthTimeNothingIs) {
+TEST_F(KeptAfterLosses, TheFifthTimeNoStageIs) {
   EXPECT_EQ(After(4, absl::UnavailableError("a link broke"), /*all_serve=*/false),
-            Loaded::kUnloaded);
+            Reuse::kUnloaded);
 }
 
-// Where a device has several stages, what it has is for all of them.
-TEST_F(KeptAfterLosses, ARoomsCapIsForAllStagesThere) {
+// The limit of a device with several stages is for all of them.
+TEST_F(KeptAfterLosses, ALimitIsForAllStagesOfTheDevice) {
   planned_.plan.stages[0].device = planned_.plan.stages[1].device = 0;
   planned_.plan.stages[0].weight_bytes = 700;
   planned_.plan.stages[1].weight_bytes = 500;
@@ -242,7 +242,7 @@ TEST(IsCapacityError, AFileThatIsGoneMayComeBackAndWhatBreaksAgainAndAgainMayNot
   EXPECT_FALSE(IsCapacityError(absl::OkStatus()));
 }
 
-TEST_F(KeptAfterLosses, AFullDiskIsToldOnceAndThenTakesNothing) {
+TEST_F(KeptAfterLosses, AFullDiskIsReportedOnceAndThenTakesNothing) {
   const absl::Status full = WithStage(
       WithDiskShortage(absl::ResourceExhaustedError("full"), {.needed_bytes = 9, .free_bytes = 7}),
       1);

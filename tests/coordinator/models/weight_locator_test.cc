@@ -28,12 +28,12 @@ using ::testing::UnorderedElementsAre;
 
 constexpr uint32_t kLayers = 4;
 
-// A node with what layers of the model need in its cache.
-class CachingNode final : public testing::UnreachableNode {
+// A node that has the weights of some layers in its cache.
+class CachingNode final : public testing::SilentNode {
  public:
   CachingNode(const std::string& name, const std::shared_ptr<const ModelFile>& model,
               LayerRange layers)
-      : UnreachableNode(name), model_id_(model->id()) {
+      : SilentNode(name), model_id_(model->id()) {
     const auto slice = Slice::Make(model, layers, {});
     EXPECT_TRUE(slice.ok()) << slice.status();
     for (const uint32_t block : WeightBlocks(*model).OfTensors(slice->source_tensors())) {
@@ -59,10 +59,10 @@ class WeightLocatorTest : public ::testing::Test {
       testing::Opened(testing::Write(testing::TinyLlama({.n_layer = kLayers})));
   CachingNode first_{"first", model_, {0, 2}}, last_{"last", model_, {2, 4}},
       middle_{"middle", model_, {1, 3}};
-  testing::UnreachableNode silent_{"silent"};
+  testing::SilentNode silent_{"silent"};
 };
 
-TEST_F(WeightLocatorTest, WhoHasMostComesFirstAndThenWhoHasTheRest) {
+TEST_F(WeightLocatorTest, TheNodeWithMostComesFirstAndThenThoseWithTheRest) {
   const WeightLocator cached({&silent_, nullptr, &middle_, &first_, &last_}, model_->id());
   EXPECT_THAT(cached.nodes(), ElementsAre(&middle_, &first_, &last_));
   // Two suffice; the third has some of it, too.
@@ -71,13 +71,13 @@ TEST_F(WeightLocatorTest, WhoHasMostComesFirstAndThenWhoHasTheRest) {
   EXPECT_THAT(std::vector((*all).begin(), (*all).begin() + 2),
               UnorderedElementsAre(&first_, &last_));
   EXPECT_EQ(all->back(), &middle_);
-  // What all stages have, the others have, too.
+  // The weights of all stages are in the other caches, too.
   const auto one = cached.HoldersOf(model_, {0, 1}, {}, nullptr);
   ASSERT_THAT(one, IsOk());
   EXPECT_EQ(one->front(), &first_);
 }
 
-TEST_F(WeightLocatorTest, WhatANodeHasItselfItNeedsNobodyFor) {
+TEST_F(WeightLocatorTest, ANodeDoesNotFetchWhatItHas) {
   const WeightLocator cached({&first_, &middle_, &last_}, model_->id());
   const auto holders = cached.HoldersOf(model_, {0, 4}, {}, &first_);
   ASSERT_THAT(holders, IsOkAndHolds(UnorderedElementsAre(&last_, &middle_)));
@@ -93,7 +93,7 @@ TEST_F(WeightLocatorTest, ANodeThatHasAllGivesItToItself) {
   EXPECT_EQ(holders->front(), &whole);
 }
 
-TEST_F(WeightLocatorTest, WhatIsSpreadOverMoreNodesThanOneAsksIsRefused) {
+TEST_F(WeightLocatorTest, WeightsOverMoreNodesThanTheLimitAreRefused) {
   std::vector<std::unique_ptr<CachingNode>> owners;
   std::vector<NodeClient*> nodes;
   for (int i = 0; i <= kWeightPeersMax; ++i) {
@@ -116,14 +116,14 @@ TEST_F(WeightLocatorTest, WhatIsSpreadOverMoreNodesThanOneAsksIsRefused) {
   EXPECT_THAT(cached.HoldersOf(model_, {0, 4}, {}, nodes.front()), IsOkAndHolds(SizeIs(7)));
 }
 
-TEST_F(WeightLocatorTest, WhatNobodyHasIsSaid) {
+TEST_F(WeightLocatorTest, MissingWeightsAreReported) {
   const WeightLocator cached({&first_, &middle_}, model_->id());
   EXPECT_THAT(cached.HoldersOf(model_, {0, 2}, {}, nullptr).status(), IsOk());
   EXPECT_THAT(cached.HoldersOf(model_, {2, 4}, {}, nullptr),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("2-3")));
 }
 
-TEST_F(WeightLocatorTest, WhoDidNotAnswerIsNamed) {
+TEST_F(WeightLocatorTest, NodesThatDidNotAnswerAreNamed) {
   const WeightLocator cached({&first_, &silent_}, model_->id());
   EXPECT_THAT(cached.silent(), ElementsAre("silent"));
   EXPECT_THAT(cached.HoldersOf(model_, {2, 4}, {}, nullptr),
@@ -144,9 +144,9 @@ TEST_F(WeightLocatorTest, AListOfBlocksThatTheModelDoesNotHaveIsNotBelieved) {
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST_F(WeightLocatorTest, WhatANodeWouldHaveToFetchIsToldByLayers) {
+TEST_F(WeightLocatorTest, FetchBytesAreCountedByLayers) {
   const WeightLocator cached({&silent_, &middle_}, model_->id());
-  // What all stages have counts for each.
+  // Weights that all stages have count for each stage.
   std::vector<uint64_t> sums = {0};
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     const auto slice = Slice::Make(model_, {layer, layer + 1}, {});
@@ -166,7 +166,7 @@ TEST_F(WeightLocatorTest, WhatANodeWouldHaveToFetchIsToldByLayers) {
 }
 
 // It has the file where its stages do not look, and fetches it from itself.
-TEST_F(WeightLocatorTest, WhoHasAllAndIsShortOfRoomFetchesAll) {
+TEST_F(WeightLocatorTest, ANodeThatHasAllAndIsShortOfRoomFetchesAll) {
   CachingNode whole("whole", model_, {0, 4});
   const WeightLocator cached({&whole}, model_->id());
   const auto of_nobody = WeightLocator({}, model_->id()).FetchBytes(model_, {1}, {}, &whole);
