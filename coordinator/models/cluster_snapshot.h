@@ -56,7 +56,7 @@ absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout
 wire::ClusterSnapshot ToWire(const ClusterSnapshot& report);
 
 // Renames nodes that share a name to name-id, each with the first digits of its id.
-void TellNodesApart(ClusterSnapshot* report);
+void DisambiguateNodeNames(ClusterSnapshot* report);
 
 // The nodes, devices and links of a PlanRequest: the members of the cluster that answer.
 // `places[i]` is the index in the report of nodes[i] of the request.

@@ -119,8 +119,7 @@ class Coordinator {
                                   const OperationContext& caller);
   // Loads a model of another coordinator again, with the stages that are left of it. Layers that
   // were assigned by hand go elsewhere if they cannot be placed so. Otherwise as Load().
-  absl::StatusOr<LoadResult> LoadAgain(const wire::LoadModelRequest& request,
-                                       OperationContext caller);
+  absl::StatusOr<LoadResult> Reload(const wire::LoadModelRequest& request, OperationContext caller);
   // `model`: name, path or the start of an id; empty: the only one. Blocks until its memory is
   // free. kNotFound, kInvalidArgument: none matches, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
@@ -155,7 +154,7 @@ class Coordinator {
   absl::Status Answers(const std::string& model);
   // The role is new, and models of the previous coordinator may be loaded again soon. On the loop.
   bool MayReload();
-  static absl::Status LoadingAgain();  // for requests until then
+  static absl::Status Reloading();  // for requests until then
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
   // Blocks until the node has no stages any more: its layers go to others, while requests go on if
@@ -223,7 +222,7 @@ class Coordinator {
   void RunRecoveryLoop();  // thread
   void Recover(const DeploymentPtr& lost);
   // False: a model that serves had to be recovered first.
-  bool Reload(const std::string& id, const wire::LoadModelRequest& pending_reload);
+  bool ReloadOne(const std::string& id, const wire::LoadModelRequest& pending_reload);
   bool AnyRecovering();
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadStaleStages(PlannedModel* planned);

@@ -67,7 +67,7 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
   const auto take_over = [&]() -> absl::StatusOr<bool> {
     taken_over = SteadyTime::Now();
     const absl::StatusOr<bool> quiesced =
-        from->YieldToRecovery(/*quiesces=*/carries, caller.should_continue);
+        from->YieldStages(/*quiesces=*/carries, caller.should_continue);
     if (!quiesced.ok()) return quiesced.status();
     absl::MutexLock lock(mu_);
     if (stopping_ || !models_.Replace(from, next)) {
@@ -115,7 +115,7 @@ void Coordinator::Rebalance() {
   }
   absl::MutexLock lock(mu_);
   const SteadyTime now = SteadyTime::Now();
-  rebalance_.End(again, flap_tracker_.NextBack(now), now);
+  rebalance_.End(again, flap_tracker_.NextReturn(now), now);
 }
 
 void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,

@@ -88,7 +88,7 @@ void Coordinator::RunRecoveryLoop() {
     for (const DeploymentPtr& model : round.recover) Recover(model);
     bool deferred = false;  // models that serve come first
     for (const auto& [id, request] : reloads) {
-      deferred = AnyRecovering() || !Reload(id, request) || deferred;
+      deferred = AnyRecovering() || !ReloadOne(id, request) || deferred;
     }
     if (rebalances) Rebalance();
     absl::MutexLock lock(mu_);
@@ -103,7 +103,7 @@ bool Coordinator::AnyRecovering() {
 
 // Loads it as it was requested; its requests come again through their gateways. A reload that fails
 // is tried again when the members change, or later.
-bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& request) {
+bool Coordinator::ReloadOne(const std::string& id, const wire::LoadModelRequest& request) {
   const auto is_wanted = [this, &id] {
     absl::MutexLock lock(mu_);
     return reloads_.entries().contains(id);
@@ -115,7 +115,7 @@ bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& re
     LOG(INFO) << note;
     return true;
   };
-  const absl::StatusOr<LoadResult> loaded = LoadAgain(request, caller);
+  const absl::StatusOr<LoadResult> loaded = Reload(request, caller);
   const bool yielded = !loaded.ok() && caller.should_continue() && AnyRecovering();
   if (is_wanted()) {
     absl::MutexLock lock(mu_);
@@ -129,8 +129,8 @@ bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& re
   return true;
 }
 
-absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadAgain(
-    const wire::LoadModelRequest& request, OperationContext caller) {
+absl::StatusOr<Coordinator::LoadResult> Coordinator::Reload(const wire::LoadModelRequest& request,
+                                                            OperationContext caller) {
   const SteadyTime begin = SteadyTime::Now();
   caller.skip_measurement_wait = true;
   auto loaded = Load(request, caller);

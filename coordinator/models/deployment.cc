@@ -276,8 +276,8 @@ void Deployment::OnBroken(absl::Status status) {
   }
 }
 
-absl::StatusOr<bool> Deployment::YieldToRecovery(bool quiesces,
-                                                 absl::FunctionRef<bool()> should_continue) {
+absl::StatusOr<bool> Deployment::YieldStages(bool quiesces,
+                                             absl::FunctionRef<bool()> should_continue) {
   // It serves meanwhile: new requests wait beside the others.
   const bool quiesced = quiesces && engine_->Quiesce(kQuiesceTimeout, should_continue);
   if (quiesces && !quiesced && !should_continue()) {

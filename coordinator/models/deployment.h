@@ -93,7 +93,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // with DisownStages(). If `quiesces`, steps in flight end first, unless they take too long; true:
   // they have. kUnavailable: it does not serve any more; kCancelled: `should_continue` returned
   // false before they had ended, and serving resumes here. Blocks.
-  absl::StatusOr<bool> YieldToRecovery(bool quiesces, absl::FunctionRef<bool()> should_continue);
+  absl::StatusOr<bool> YieldStages(bool quiesces, absl::FunctionRef<bool()> should_continue);
   // The stages that have the caches of these layers, in order, for the next deployment to take them
   // over. Empty: the caches will not be there.
   std::vector<CacheSource> CachesOf(LayerRange layers) const;

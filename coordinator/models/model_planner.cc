@@ -37,7 +37,7 @@ constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
 constexpr absl::Duration kJoinTime = absl::Seconds(5);
 // Where the shared beginning of a sequence's prompts ends, and before the end of its last prompt.
 constexpr uint32_t kCheckpointsForEach = 2;
-constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
+constexpr absl::Duration kContinuePoll = absl::Milliseconds(100);
 // A plan has to be that much faster before requests pause for it, or before a model that is idle
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
@@ -224,7 +224,7 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   const auto done = [&outcome]() ABSL_SHARED_LOCKS_REQUIRED(outcome->mu) {
     return outcome->fetched.has_value();
   };
-  while (!outcome->mu.AwaitWithTimeout(absl::Condition(&done), kGoOnPoll)) {
+  while (!outcome->mu.AwaitWithTimeout(absl::Condition(&done), kContinuePoll)) {
     if (options.should_continue()) continue;
     WeightFetcher::Cancel(job.get());
     return absl::CancelledError("interrupted");  // others' fetches may come first

@@ -187,7 +187,7 @@ class SimGateway::Remote final : public GenerationHandle,
     if (connection_ != nullptr) connection_->Close(0);
     Detach();
     const RetryDecision next = DecideRetry({.status = status,
-                                            .said_by_source = said_by_peer,
+                                            .from_source = said_by_peer,
                                             .started = started_,
                                             .resumed = pending_.resumed,
                                             .wanted = pending_.generation->wanted()});
@@ -256,7 +256,7 @@ void SimGateway::Begin(PendingRequest pending) {
     const bool may_come = pending.resumed || options_.coordinator->MayReload();
     const absl::Status answers = may_come ? options_.coordinator->Answers() : absl::OkStatus();
     if (!answers.ok()) {
-      pending.last = pending.resumed ? answers : Coordinator::LoadingAgain();
+      pending.last = pending.resumed ? answers : Coordinator::Reloading();
       Wait(std::move(pending));
     } else {
       const wire::GenerateRequest request = pending.request;

@@ -29,11 +29,11 @@ using ::testing::UnorderedElementsAre;
 constexpr uint32_t kLayers = 4;
 
 // A node that has the weights of some layers in its cache.
-class CachingNode final : public testing::SilentNode {
+class CachingNode final : public testing::UnreachableNode {
  public:
   CachingNode(const std::string& name, const std::shared_ptr<const ModelFile>& model,
               LayerRange layers)
-      : SilentNode(name), model_id_(model->id()) {
+      : UnreachableNode(name), model_id_(model->id()) {
     const auto slice = Slice::Make(model, layers, {});
     EXPECT_TRUE(slice.ok()) << slice.status();
     for (const uint32_t block : WeightBlocks(*model).OfTensors(slice->source_tensors())) {
@@ -59,7 +59,7 @@ class WeightLocatorTest : public ::testing::Test {
       testing::Opened(testing::Write(testing::TinyLlama({.n_layer = kLayers})));
   CachingNode first_{"first", model_, {0, 2}}, last_{"last", model_, {2, 4}},
       middle_{"middle", model_, {1, 3}};
-  testing::SilentNode silent_{"silent"};
+  testing::UnreachableNode silent_{"silent"};
 };
 
 TEST_F(WeightLocatorTest, TheNodeWithMostComesFirstAndThenThoseWithTheRest) {
