@@ -93,7 +93,7 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its requests paused for "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - taken_over) << " ms ("
-               << KeptText(next->stages()) << "); texts that go on: " << next->active_requests()
+               << KeptText(next->stages()) << "); requests that go on: " << next->active_requests()
                << ", " << CarriedText(next->carried());
   return absl::OkStatus();
 }

@@ -239,7 +239,7 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - placed) << " ms ("
-               << KeptText(next->stages()) << "); texts that go on: " << next->active_requests();
+               << KeptText(next->stages()) << "); requests that go on: " << next->active_requests();
   return absl::OkStatus();
 }
 

@@ -184,7 +184,7 @@ TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsRequestRuns) 
   ASSERT_TRUE(report.is_object()) << nodes_[0]->errors();
   EXPECT_THAT(nodes_[0]->errors(),
               AllOf(HasSubstr("less with the nodes there are now"), HasSubstr("has moved"),
-                    HasSubstr("texts that go on: 1, with their caches")));
+                    HasSubstr("requests that go on: 1, with their caches")));
   const nlohmann::json status = Json("status");
   for (const auto& node : status["nodes"]) {
     EXPECT_EQ(node["stages"].empty(), node["name"] != "desk") << status.dump(1);
