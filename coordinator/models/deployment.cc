@@ -524,7 +524,7 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   }
   if (kept) return Watch(call);
   if (!status.ok()) return call->Refuse(std::move(status));
-  RequestLine("text", request.id())
+  RequestLine("generation", request.id())
       .Add("client", request.client())
       .Add("model", name_)
       .Add("tokens_max", request.tokens_max());

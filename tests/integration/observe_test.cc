@@ -92,7 +92,7 @@ TEST_F(Observe, OneIdGoesFromHttpToBothStages) {
   EXPECT_GT(end["prompt_tokens"].get<int>(), 0);
   EXPECT_LE(end["first_token_ms"].get<int>(), end["ms"].get<int>());
   EXPECT_EQ(end["model"], Json::parse(reply.body)["model"]);
-  EXPECT_EQ(Logged(coordinator_, "text", "follow-me.7").size(), 1);
+  EXPECT_EQ(Logged(coordinator_, "generation", "follow-me.7").size(), 1);
   for (const size_t node : {0, 1}) {
     ASSERT_TRUE(Eventually([&] { return !Logged(node, "stage", "follow-me.7").empty(); }));
     const Json stage = Logged(node, "stage", "follow-me.7")[0];

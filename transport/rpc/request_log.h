@@ -2,9 +2,9 @@
 // people, or as JSON for programs. Off by default. Lines name ids, counts and times; never a
 // prompt, generated text or a message that may quote either.
 //
-//   RequestLine("text", id).Add("model", name).Add("tokens", 12);
+//   RequestLine("generation", id).Add("model", name).Add("tokens", 12);
 //   → 2026-01-02T03:04:05.678Z text id=req-1 model="The model" tokens=12
-//   → {"time":"2026-01-02T03:04:05.678Z","event":"text","id":"req-1","model":"The model",…}
+//   → {"time":"2026-01-02T03:04:05.678Z","event":"generation","id":"req-1","model":"The model",…}
 //
 // Thread-safe, except StartRequestLog().
 #pragma once

@@ -11,7 +11,7 @@ namespace {
 std::string Line(LogFormat format) {
   const LineFormat lines(format);
   std::string line;
-  lines.Begin(absl::FromUnixMillis(1'767'323'045'678), "text", &line);
+  lines.Begin(absl::FromUnixMillis(1'767'323'045'678), "generation", &line);
   lines.Add("id", "req-1/2", &line);
   lines.Add("model", "The \"big\"\none\x01\xFF", &line);
   lines.Add("empty", "", &line);
@@ -29,7 +29,7 @@ TEST(RequestLog, ALineForPeopleIsOneLine) {
 
 TEST(RequestLog, ALineForProgramsIsJson) {
   EXPECT_EQ(Line(LogFormat::kJson),
-            "{\"time\":\"2026-01-02T03:04:05.678Z\",\"event\":\"text\",\"id\":\"req-1/2\","
+            "{\"time\":\"2026-01-02T03:04:05.678Z\",\"event\":\"generation\",\"id\":\"req-1/2\","
             "\"model\":\"The \\\"big\\\"\\\\none\\\\u0001\ufffd\",\"empty\":\"\",\"tokens\":-3}\n");
 }
 
