@@ -3,7 +3,7 @@
 // prompt, generated text or a message that may quote either.
 //
 //   RequestLine("generation", id).Add("model", name).Add("tokens", 12);
-//   → 2026-01-02T03:04:05.678Z text id=req-1 model="The model" tokens=12
+//   → 2026-01-02T03:04:05.678Z generation id=req-1 model="The model" tokens=12
 //   → {"time":"2026-01-02T03:04:05.678Z","event":"generation","id":"req-1","model":"The model",…}
 //
 // Thread-safe, except StartRequestLog().
