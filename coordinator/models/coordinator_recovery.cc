@@ -104,23 +104,27 @@ bool Coordinator::AnyRecovering() {
 // Loads it as it was requested; its requests come again through their gateways. A reload that fails
 // is tried again when the members change, or later.
 bool Coordinator::ReloadOne(const std::string& id, const wire::LoadModelRequest& request) {
-  const auto is_wanted = [this, &id] {
-    absl::MutexLock lock(mu_);
-    return reloads_.entries().contains(id);
-  };
   OperationContext caller;
   caller.is_recovery = true;
-  caller.should_continue = [this, &is_wanted] { return is_wanted() && leadership().mine; };
+  caller.should_continue = [this, &id] {
+    {
+      absl::MutexLock lock(mu_);
+      if (!reloads_.entries().contains(id)) return false;
+    }
+    return leadership().mine;
+  };
   caller.note = [](const std::string& note) {
     LOG(INFO) << note;
     return true;
   };
   const absl::StatusOr<LoadResult> loaded = Reload(request, caller);
   const bool yielded = !loaded.ok() && caller.should_continue() && AnyRecovering();
-  if (is_wanted()) {
+  {
     absl::MutexLock lock(mu_);
-    if (!yielded) reloads_.OnTried(id, loaded.status());
-    return !yielded;
+    if (reloads_.entries().contains(id)) {
+      if (!yielded) reloads_.OnTried(id, loaded.status());
+      return !yielded;
+    }
   }
   // It was unloaded meanwhile, or this node does not coordinate any more.
   if (loaded.ok() && !loaded->was_there) {

@@ -21,10 +21,10 @@ std::string Line(LogFormat format) {
 }
 
 TEST(RequestLog, ALineForPeopleIsOneLine) {
-  EXPECT_EQ(
-      Line(LogFormat::kText),
-      "2026-01-02T03:04:05.678Z generation id=req-1/2 model=\"The \\\"big\\\"\\\\none\\\\u0001\ufffd\" "
-      "empty=\"\" tokens=-3\n");
+  EXPECT_EQ(Line(LogFormat::kText),
+            "2026-01-02T03:04:05.678Z generation id=req-1/2 model=\"The "
+            "\\\"big\\\"\\\\none\\\\u0001\ufffd\" "
+            "empty=\"\" tokens=-3\n");
 }
 
 TEST(RequestLog, ALineForProgramsIsJson) {
