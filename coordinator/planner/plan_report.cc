@@ -85,7 +85,7 @@ std::string PlanJson(const ModelFile& model, const PlanRequest& request, const P
   }
   json steps = json::array();
   for (const StepTime& time : plan.times) {
-    steps.push_back({{"texts", time.batch},
+    steps.push_back({{"sequences", time.batch},
                      {"step_ms", time.step_s * 1e3},
                      {"slowest_ms", time.slowest_s * 1e3}});
   }

@@ -53,7 +53,7 @@ RequestRecord::~RequestRecord() {
   if (completion_) {
     line.Add("model", completion_->model)
         .Add("outcome", completion_->outcome)
-        .Add("texts", completion_->choices)
+        .Add("choices", completion_->choices)
         .Add("prompt_tokens", completion_->prompt_tokens)
         .Add("cached_tokens", completion_->cached_tokens)
         .Add("tokens", completion_->tokens);

@@ -86,7 +86,8 @@ void AddToken(CLI::App* app, TokenOptions* options) {
                    "Most requests in any minute (default: any number)")
       ->check(Between(1, kRequestsPerMinuteMax))
       ->type_name("N");
-  made->add_option("--texts", options->streams_max, "Most requests at once (default: any number)")
+  made->add_option("--requests-at-once", options->streams_max,
+                   "Most requests at once (default: any number)")
       ->check(Between(1, kTokenStreamsMax))
       ->type_name("N");
   made->add_option("--days", options->days, "Days until it expires (default: never)")

@@ -70,7 +70,7 @@ for (const [at, url] of urls.entries()) {
 
   test(name('a stream that is aborted frees its place'), { timeout: 60_000 }, async () => {
     await eventually(nobodyRuns);
-    const before = await metric('strata_texts_cancelled_total');
+    const before = await metric('strata_requests_cancelled_total');
     const abort = new AbortController();
     const { textStream } = streamText({
       ...asked,
@@ -82,7 +82,7 @@ for (const [at, url] of urls.entries()) {
       if (piece.length > 0) abort.abort();
     }
     await eventually(nobodyRuns);
-    assert.equal(await metric('strata_texts_cancelled_total'), before + 1);
+    assert.equal(await metric('strata_requests_cancelled_total'), before + 1);
   });
 
   const person = z.object({ name: z.string().max(20), age: z.number().int().min(0).max(99) });

@@ -32,4 +32,4 @@ export async function eventually(condition) {
 }
 
 export const nobodyRuns = async () =>
-  (await metric('strata_texts_running')) + (await metric('strata_texts_waiting')) === 0;
+  (await metric('strata_requests_running')) + (await metric('strata_requests_waiting')) === 0;

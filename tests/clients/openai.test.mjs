@@ -111,12 +111,12 @@ for (const [at, url] of urls.entries()) {
     assert.equal(whole.choices[0].text, expected);
     assert.equal(whole.choices[0].finish_reason, 'stop');
     assert.ok(whole.usage.completion_tokens < 64);
-    const before = await metric('strata_texts_cancelled_total');
+    const before = await metric('strata_requests_cancelled_total');
     const chunks = await collect(await client.completions.create(ask({ ...endless, stop, stream: true })));
     assert.equal(textOf(chunks), expected);
     assert.equal(finishOf(chunks), 'stop');
     await eventually(nobodyRuns);
-    assert.equal(await metric('strata_texts_cancelled_total'), before); // complete, not cancelled
+    assert.equal(await metric('strata_requests_cancelled_total'), before); // complete, not cancelled
   });
 
   test(name('says how likely its tokens were'), async () => {
@@ -200,21 +200,21 @@ for (const [at, url] of urls.entries()) {
 
   test(name('a stream that is aborted frees its place'), { timeout: 60_000 }, async () => {
     await eventually(nobodyRuns);
-    const before = await metric('strata_texts_cancelled_total');
+    const before = await metric('strata_requests_cancelled_total');
     const stream = await client.completions.create(ask({ ...endless, stream: true }));
     for await (const chunk of stream) {
       assert.ok(chunk.choices[0].text !== undefined);
       break; // the client aborts the request
     }
     await eventually(nobodyRuns);
-    assert.equal(await metric('strata_texts_cancelled_total'), before + 1);
+    assert.equal(await metric('strata_requests_cancelled_total'), before + 1);
     const abort = new AbortController();
     const whole = client.completions.create(ask(endless), { signal: abort.signal });
-    await eventually(async () => (await metric('strata_texts_running')) === 1);
+    await eventually(async () => (await metric('strata_requests_running')) === 1);
     abort.abort();
     await assert.rejects(whole, OpenAI.APIUserAbortError);
     await eventually(nobodyRuns);
-    assert.equal(await metric('strata_texts_cancelled_total'), before + 2);
+    assert.equal(await metric('strata_requests_cancelled_total'), before + 2);
   });
 
   test(name('too many texts are refused, and the client tries again'), { timeout: 120_000 }, async () => {

@@ -85,7 +85,7 @@ TEST_F(Api, AStopStringEndsTheGenerationAndFreesItsSlot) {
   ASSERT_GT(text.size(), 40u);
   const std::string stop = text.substr(20, 7);
   const size_t at = text.find(stop);
-  const double cancelled = Metric("strata_texts_cancelled_total");
+  const double cancelled = Metric("strata_requests_cancelled_total");
   for (size_t node : {0, 1}) {
     const Json stopped = Completion(
         node, Ask({{"max_tokens", 1900}, {"ignore_eos", true}, {"stop", {stop, "\x01never"}}}));
@@ -93,13 +93,13 @@ TEST_F(Api, AStopStringEndsTheGenerationAndFreesItsSlot) {
     EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
     EXPECT_LT(stopped["usage"]["completion_tokens"], 64);
   }
-  EXPECT_TRUE(Eventually([this] { return Metric("strata_texts_running") == 0; }));
-  EXPECT_EQ(Metric("strata_texts_cancelled_total"), cancelled);  // complete, at either node
+  EXPECT_TRUE(Eventually([this] { return Metric("strata_requests_running") == 0; }));
+  EXPECT_EQ(Metric("strata_requests_cancelled_total"), cancelled);  // complete, at either node
 }
 
 TEST_F(Api, AClientThatGoesEndsItsRequest) {
   for (size_t node : {0, 1}) {
-    const double before = Metric("strata_texts_cancelled_total");
+    const double before = Metric("strata_requests_cancelled_total");
     {
       HttpClient client(ports_[node]);
       client.Post("/v1/completions",
@@ -108,8 +108,8 @@ TEST_F(Api, AClientThatGoesEndsItsRequest) {
       EXPECT_THAT(client.ReadChunk(), HasSubstr("data: "));
     }
     EXPECT_TRUE(Eventually([&] {
-      return Metric("strata_texts_running") == 0 &&
-             Metric("strata_texts_cancelled_total") == before + 1;
+      return Metric("strata_requests_running") == 0 &&
+             Metric("strata_requests_cancelled_total") == before + 1;
     }));
   }
 }

@@ -300,7 +300,7 @@ TEST_P(BadInput, StreamsAreTheSameWhateverOthersSend) {
   dribble.join();
   EXPECT_THAT(compared.load(), Ge(kStreams));
   EXPECT_TRUE(Eventually([this] {
-    return Metric("strata_texts_running") == 0 && Metric("strata_texts_waiting") == 0;
+    return Metric("strata_requests_running") == 0 && Metric("strata_requests_waiting") == 0;
   }));
   for (const Expectation& each : expected) EXPECT_EQ(Stream(0, each.ask), each.text);
 }

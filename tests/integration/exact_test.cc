@@ -98,7 +98,7 @@ TEST_F(Exact, SequencesThatAreReplayedAfterALossSayTheSame) {
       choices[i] = Choice(0, ask);
     });
   }
-  EXPECT_TRUE(Eventually([this] { return Metric("strata_texts_running") == 4; }));
+  EXPECT_TRUE(Eventually([this] { return Metric("strata_requests_running") == 4; }));
   const Json node = Node(0, 1);
   ASSERT_FALSE(node["stages"].empty()) << node;
   kill(node["stages"][0]["worker_pid"].get<pid_t>(), SIGKILL);

@@ -175,11 +175,11 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
   ModelPage of(page, models);
   of.Models("strata_model_serving", kGauge, "1 if the model takes requests.",
             [](const ModelStats& model) { return model.serving ? 1.0 : 0.0; });
-  of.Models("strata_texts_tokenizing", kGauge, "Requests whose prompts are being tokenized.",
+  of.Models("strata_requests_tokenizing", kGauge, "Requests whose prompts are being tokenized.",
             [](const ModelStats& model) { return static_cast<double>(model.tokenizing); });
-  of.Scheduler("strata_texts_waiting", kGauge, "Requests that wait for a slot.",
+  of.Scheduler("strata_requests_waiting", kGauge, "Requests that wait for a slot.",
                &SchedulerStats::waiting);
-  of.Scheduler("strata_texts_running", kGauge, "Requests being generated.",
+  of.Scheduler("strata_requests_running", kGauge, "Requests being generated.",
                &SchedulerStats::running);
   of.Scheduler("strata_steps_in_flight", kGauge, "Steps in flight through the stages.",
                &SchedulerStats::steps_in_flight);
@@ -197,12 +197,12 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
                                          : static_cast<double>(stats.kv_cells_used) /
                                                static_cast<double>(stats.kv_cells);
             });
-  of.Scheduler("strata_texts_total", kCounter, "Requests.", &SchedulerStats::requests);
-  of.Scheduler("strata_texts_refused_total", kCounter, "Requests refused because too many waited.",
-               &SchedulerStats::requests_refused);
-  of.Scheduler("strata_texts_cancelled_total", kCounter, "Requests cancelled by their clients.",
+  of.Scheduler("strata_requests_total", kCounter, "Requests.", &SchedulerStats::requests);
+  of.Scheduler("strata_requests_refused_total", kCounter,
+               "Requests refused because too many waited.", &SchedulerStats::requests_refused);
+  of.Scheduler("strata_requests_cancelled_total", kCounter, "Requests cancelled by their clients.",
                &SchedulerStats::requests_cancelled);
-  of.Scheduler("strata_texts_failed_total", kCounter, "Requests that ended with an error.",
+  of.Scheduler("strata_requests_failed_total", kCounter, "Requests that ended with an error.",
                &SchedulerStats::requests_failed);
   of.Scheduler("strata_steps_total", kCounter, "Steps.", &SchedulerStats::steps);
   of.Scheduler("strata_steps_failed_total", kCounter, "Steps that a stage could not compute.",

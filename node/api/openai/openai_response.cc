@@ -218,7 +218,7 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
                        {{"model_id", absl::BytesToHexString(model.model_id())},
                         {"architecture", model.architecture()},
                         {"context_tokens", model.n_ctx()},
-                        {"texts_at_a_time", model.n_seqs()},
+                        {"requests_at_a_time", model.n_seqs()},
                         {"exact", model.exact()},
                         {"serving", serving},
                         {"state", StateOf(model)},
