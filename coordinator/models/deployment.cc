@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -80,7 +79,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     };
   }
   {
-    std::lock_guard load_lock(load_mu_);
+    absl::MutexLock load_lock(load_mu_);
     {
       absl::MutexLock lock(mu_);
       if (!unloaded_why_.ok()) return unloaded_why_;
@@ -224,7 +223,7 @@ void Deployment::End(const absl::Status& why, bool leave_stages) {
     if (state_ != wire::ModelStatus::FAILED) state_ = wire::ModelStatus::UNLOADING;
     if (unloaded_why_.ok()) unloaded_why_ = why;
   }
-  std::lock_guard load_lock(load_mu_);
+  absl::MutexLock load_lock(load_mu_);
   std::vector<Request> kept;
   bool has_requests = false, transferred = false;
   {
@@ -329,7 +328,7 @@ bool Deployment::BeginRecovery() {
 }
 
 void Deployment::DisownStages() {
-  std::lock_guard load_lock(load_mu_);
+  absl::MutexLock load_lock(load_mu_);
   engine_->Detach();
   const bool stay = StagesMayStay();
   if (stay && pipeline_ != nullptr) pipeline_->DisownStages();
@@ -474,7 +473,7 @@ void Deployment::Diagnose() {
     diagnosis_ = Diagnosis::kInProgress;
     why = why_;
   }
-  std::lock_guard load_lock(load_mu_);
+  absl::MutexLock load_lock(load_mu_);
   if (pipeline_ != nullptr) why = pipeline_->Diagnose(why);
   absl::MutexLock lock(mu_);
   diagnosis_ = Diagnosis::kDone;

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -203,7 +202,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const std::string chat_template_, bos_text_, eos_text_;
   const std::shared_ptr<GenerationEngine> engine_;  // shared with its calls and the next deployment
 
-  std::mutex load_mu_;                  // Load(), Unload…() and Diagnose(): one at a time
+  absl::Mutex load_mu_;                 // Load(), Unload…() and Diagnose(): one at a time
   std::unique_ptr<Pipeline> pipeline_;  // under load_mu_
   bool stages_disowned_ = false;        // under load_mu_: loaded, and no pipeline owns them
   std::shared_ptr<RemoteTokenizer>
