@@ -13,7 +13,6 @@
 #include "coordinator/scheduler/scheduler.h"
 #include "transport/base/mutex.h"
 #include "transport/base/rate_window.h"
-#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "transport/base/utf8.h"
 #include "transport/base/version.h"
 #include "transport/rpc/grpc_status.h"
 

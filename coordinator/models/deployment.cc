@@ -14,6 +14,7 @@
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "transport/base/steady_time.h"
+#include "transport/base/utf8.h"
 #include "transport/rpc/grpc_status.h"
 #include "transport/rpc/request_log.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/base/utf8.h"
+
 namespace strata {
 namespace {
 
@@ -15,19 +17,6 @@ size_t StartsAtEnd(absl::string_view text, absl::string_view stop) {
 }
 
 }  // namespace
-
-size_t UnfinishedUtf8Bytes(absl::string_view text) {
-  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0) == 0x80) continue;  // inside a character
-    const size_t bytes = byte >= 0xF0 && byte < 0xF5   ? 4
-                         : byte >= 0xE0 && byte < 0xF0 ? 3
-                         : byte >= 0xC2 && byte < 0xE0 ? 2
-                                                       : 1;
-    return bytes > back ? back : 0;
-  }
-  return 0;
-}
 
 std::string StopStringFilter::Add(absl::string_view piece) {
   if (stopped_) return "";

@@ -64,7 +64,4 @@ class CharacterCount {
   unsigned char low_ = 0x80, high_ = 0xBF;  // what the next of them may be
 };
 
-// The bytes at the end of `text` that begin a character without ending it; at most 3.
-size_t UnfinishedUtf8Bytes(absl::string_view text);
-
 }  // namespace strata

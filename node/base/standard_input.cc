@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "transport/rpc/grpc_status.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 

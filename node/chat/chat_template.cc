@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "minja/minja.hpp"
-#include "transport/rpc/grpc_status.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {

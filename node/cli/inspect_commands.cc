@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "node/cli/cli_options.h"
-#include "transport/rpc/grpc_status.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {

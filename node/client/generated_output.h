@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "node/base/standard_output.h"
-#include "node/base/utf8_stream.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 

@@ -26,7 +26,7 @@
 #include "node/base/machine.h"
 #include "node/doctor/doctor_mdns.h"
 #include "node/workers/device_limits.h"
-#include "transport/rpc/grpc_status.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {

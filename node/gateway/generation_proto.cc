@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "transport/base/utf8.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {

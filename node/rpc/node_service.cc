@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "node/base/machine.h"
+#include "transport/base/utf8.h"
 #include "transport/base/version.h"
 #include "transport/rpc/grpc_deadline.h"
 #include "transport/rpc/grpc_status.h"

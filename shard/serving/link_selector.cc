@@ -13,6 +13,7 @@
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/device/host_identity.h"
+#include "transport/base/utf8.h"
 #include "transport/link/grpc_link.h"
 #include "transport/rpc/grpc_channel.h"
 #include "transport/rpc/grpc_deadline.h"

@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "transport/base/node_id.h"
 #include "transport/discovery/mdns_record.h"
-#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "transport/base/printable_text.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {
@@ -117,26 +118,6 @@ std::string Shown(absl::string_view bytes, size_t bytes_max, bool keep_line_feed
 }
 
 }  // namespace
-
-size_t Utf8CharacterBytes(absl::string_view s) {
-  if (s.empty()) return 0;
-  auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char c = byte(0);
-  if (c < 0x80) return 1;
-  const size_t n = c >= 0xC2 && c <= 0xDF   ? 2
-                   : c >= 0xE0 && c <= 0xEF ? 3
-                   : c >= 0xF0 && c <= 0xF4 ? 4
-                                            : 0;
-  if (n == 0 || s.size() < n) return 0;
-  for (size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (c == 0xE0 && byte(1) < 0xA0) return 0;  // longer than needed
-  if (c == 0xED && byte(1) > 0x9F) return 0;  // surrogates
-  if (c == 0xF0 && byte(1) < 0x90) return 0;  // longer than needed
-  if (c == 0xF4 && byte(1) > 0x8F) return 0;  // beyond U+10FFFF
-  return n;
-}
 
 PrintableText PrintableText::From(absl::string_view bytes, size_t bytes_max) {
   return PrintableText(Shown(bytes, bytes_max, /*keep_line_feeds=*/false));

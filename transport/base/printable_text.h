@@ -70,8 +70,4 @@ std::string PrintableLines(absl::string_view bytes, size_t bytes_max = kShownMes
 // Whether From() leaves `text` as it is, whatever its length.
 bool IsPrintable(absl::string_view text);
 
-// The size in bytes of the first character of `text`; 0: `text` is empty or begins with invalid
-// UTF-8.
-size_t Utf8CharacterBytes(absl::string_view text);
-
 }  // namespace strata

@@ -104,20 +104,4 @@ absl::Status FromWire(const wire::Status& status) {
                       absl::StrCat(PrintableText::From(status.where()), ": ", message));
 }
 
-std::string ValidUtf8(absl::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const size_t n = Utf8CharacterBytes(text);
-    if (n == 0) {
-      out.push_back('?');
-      text.remove_prefix(1);
-    } else {
-      out.append(text.substr(0, n));
-      text.remove_prefix(n);
-    }
-  }
-  return out;
-}
-
 }  // namespace strata

@@ -38,8 +38,4 @@ void ToWire(const absl::Status& status, absl::string_view where, wire::Status* o
 // "where: message"; printable, but with lines.
 absl::Status FromWire(const wire::Status& status);
 
-// `text` with every byte that is not part of valid UTF-8 replaced by '?': protobuf strings must be
-// UTF-8, and the output of a dying process may be cut anywhere.
-std::string ValidUtf8(absl::string_view text);
-
 }  // namespace strata

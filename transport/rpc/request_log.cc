@@ -10,7 +10,6 @@
 #include "absl/strings/str_replace.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/wall_clock.h"
-#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

@@ -20,8 +20,8 @@
 #include "node/api/openai/openai_request.h"
 #include "node/api/openai/openai_response.h"
 #include "node/api/openai/openai_tools.h"
+#include "transport/base/utf8.h"
 #include "transport/base/wall_clock.h"
-#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

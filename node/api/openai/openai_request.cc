@@ -15,7 +15,7 @@
 #include "node/api/openai/openai_fields.h"
 #include "node/api/openai/openai_tools.h"
 #include "shard/sampling/sampler_settings.h"
-#include "transport/rpc/grpc_status.h"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {

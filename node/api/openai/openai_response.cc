@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "transport/base/utf8.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "transport/base/utf8.h"
 
 namespace strata {
 namespace {

@@ -92,17 +92,5 @@ TEST(GrpcStatus, AnUnreadableMessageIsNoOtherVersion) {
   EXPECT_FALSE(IsUnknownCall(ToGrpc(absl::UnimplementedError("no such architecture"))));
 }
 
-TEST(GrpcStatus, InvalidUtf8IsReplaced) {
-  EXPECT_EQ(ValidUtf8("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
-  EXPECT_EQ(ValidUtf8("a\xFF"
-                      "b"),
-            "a?b");
-  EXPECT_EQ(ValidUtf8("a\xC3"), "a?");               // cut
-  EXPECT_EQ(ValidUtf8("\xC0\x80"), "??");            // longer than needed
-  EXPECT_EQ(ValidUtf8("\xED\xA0\x80"), "???");       // surrogate
-  EXPECT_EQ(ValidUtf8("\xF4\x90\x80\x80"), "????");  // beyond U+10FFFF
-  EXPECT_EQ(ValidUtf8(""), "");
-}
-
 }  // namespace
 }  // namespace strata

@@ -1,4 +1,4 @@
-#include "node/base/utf8_stream.h"
+#include "transport/base/utf8.h"
 
 #include "gtest/gtest.h"
 
@@ -31,6 +31,18 @@ TEST(Utf8Stream, PassesOnInvalidUtf8) {
   EXPECT_EQ(stream.Add("\xff\xfe\x80"), "\xff\xfe\x80");
   EXPECT_EQ(stream.Add("\xe2\x82"), "");
   EXPECT_EQ(stream.Flush(), "\xe2\x82");
+}
+
+TEST(ValidUtf8, InvalidBytesAreReplaced) {
+  EXPECT_EQ(ValidUtf8("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
+  EXPECT_EQ(ValidUtf8("a\xFF"
+                      "b"),
+            "a?b");
+  EXPECT_EQ(ValidUtf8("a\xC3"), "a?");               // cut
+  EXPECT_EQ(ValidUtf8("\xC0\x80"), "??");            // longer than needed
+  EXPECT_EQ(ValidUtf8("\xED\xA0\x80"), "???");       // surrogate
+  EXPECT_EQ(ValidUtf8("\xF4\x90\x80\x80"), "????");  // beyond U+10FFFF
+  EXPECT_EQ(ValidUtf8(""), "");
 }
 
 }  // namespace
