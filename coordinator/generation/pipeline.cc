@@ -557,6 +557,12 @@ absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epo
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
                                                           Listener* listener, Progress progress) {
   CHECK(!options.stages.empty());
+  const auto has_caches = [](const StagePlacement& stage) {
+    return stage.kept.has_value() || !stage.caches.empty();
+  };
+  CHECK(std::ranges::all_of(options.stages, has_caches) ||
+        std::ranges::all_of(options.stages,
+                            [](const StagePlacement& stage) { return stage.caches.empty(); }));
   const bool leave = options.leave_on_error;
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
   if (leave) pipeline->DisownStages();

@@ -200,6 +200,7 @@ void Coordinator::RunLeadershipLoop() {
       };
       mu_.AwaitWithTimeout(absl::Condition(&changed), due_at - SteadyTime::Now());
       if (stopping_) return;
+      if (role_.may_act() && !could_act) reclaimer_.OnMayAct();
       if (HasModelsOfAnother()) StepDown();  // a load may have ended after the role went
       lost.swap(lost_);
       reclaims = role_.may_act() && SteadyTime::Now() >= reclaimer_.due_at();
@@ -255,6 +256,7 @@ bool Coordinator::ReclaimStaleStages() {
   bool made_room = false;
   {
     absl::MutexLock lock(mu_);
+    if (!role_.is_leader()) return false;
     for (const std::string& id : stale.held) reloads_.Hold(id, SteadyTime::Now() + kHeldTime);
   }
   for (const StaleStages::Stage& one : stale.stages) {

@@ -20,7 +20,9 @@ void StageReclaimer::OnDeploymentEnded(SteadyTime now) {
 }
 
 void StageReclaimer::End(bool found_none, SteadyTime now) {
-  due_at_ = std::min(due_at_, now + after_);  // earlier: something has changed meanwhile
+  const bool changed_meanwhile = due_at_ != SteadyTime::InfiniteFuture();
+  due_at_ = std::min(due_at_, now + after_);
+  if (changed_meanwhile) return;  // the next look is the first one that sees it
   after_ = found_none ? std::min(2 * after_, kAfterMax) : kAfter;
 }
 

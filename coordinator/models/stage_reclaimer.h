@@ -21,7 +21,8 @@ namespace strata {
 // has ended; else more and more rarely.
 class StageReclaimer {
  public:
-  // Looks whenever something may be there again: the role came, or the members have changed.
+  // The role may be acted on again (LeaderRole::may_act()), or the members have changed.
+  void OnMayAct() { due_at_ = SteadyTime::InfinitePast(); }
   void OnMembersChanged();
   // A deployment has ended, and may have left stages.
   void OnDeploymentEnded(SteadyTime now);

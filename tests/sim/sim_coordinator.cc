@@ -137,19 +137,25 @@ void SimCoordinator::RunLeadershipLoop() {
     lost->Unload(AsLeaderChanged(
         absl::UnavailableError("another node coordinates the cluster now; load the model again")));
   }
-  if (role_.may_act() && Now() >= reclaimer_.due_at()) {
+  if (role_.may_act() && !std::exchange(could_act_, role_.may_act())) reclaimer_.OnMayAct();
+  could_act_ = role_.may_act();
+  if (could_act_ && !reclaiming_ && Now() >= reclaimer_.due_at()) {
+    reclaiming_ = true;
     reclaimer_.Begin();
     ReclaimStaleStages();
   }
 }
 
 void SimCoordinator::ReclaimStaleStages() {
-  CollectSimReport(options_.cluster, options_.node, Members(),
-                   [this](const SimReport& report) { OnReclaimReport(report); });
+  const std::vector<size_t> members = Members();
+  CollectSimReport(options_.cluster, options_.node, members,
+                   [this, n_members = members.size()](const SimReport& report) {
+                     OnReclaimReport(report, /*all_reply=*/report.nodes.size() == n_members);
+                   });
 }
 
-void SimCoordinator::OnReclaimReport(const SimReport& report) {
-  if (stopping_ || !role_.may_act()) return reclaimer_.End(/*found_none=*/false, Now());
+void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
+  if (stopping_ || !role_.may_act()) return EndReclaim({}, /*learns=*/false, /*made_room=*/false);
   LoadedStages loaded;
   loaded.learns = reloads_.is_unknown();
   loaded.desired_state = cluster().membership(options_.node).desired_state();
@@ -160,9 +166,17 @@ void SimCoordinator::OnReclaimReport(const SimReport& report) {
   }
   for (const SimReport::Node& node : report.nodes) loaded.nodes.push_back(node.stages);
   StaleStages stale = FindStaleStages(loaded);
+  stale.found_none = stale.found_none && all_reply;
   if (options_.forgets_pending_reloads) stale.reloads.clear();
-  if (stale.stages.empty()) return EndReclaim(std::move(stale), loaded.learns);
-  const auto left = std::make_shared<size_t>(stale.stages.size());  // shared by the calls
+  if (stale.stages.empty()) {
+    return EndReclaim(std::move(stale), loaded.learns, /*made_room=*/false);
+  }
+  struct Unloads {
+    size_t left = 0;
+    bool made_room = false;
+  };
+  const auto unloads = std::make_shared<Unloads>();  // shared by the calls
+  unloads->left = stale.stages.size();
   for (const StaleStages::Stage& each : stale.stages) {
     const wire::StageStatus& stage = loaded.nodes[each.node][each.stage];
     const SimStaleStage one = {report.nodes[each.node].node,
@@ -173,16 +187,16 @@ void SimCoordinator::OnReclaimReport(const SimReport& report) {
           cluster.host_of(one.node)->Unload(one.key);
           reply([] {});
         },
-        [this, left, stale, learns = loaded.learns](bool) {
-          if (--*left == 0) EndReclaim(stale, learns);
+        [this, unloads, stale, learns = loaded.learns, each](bool replied) {
+          unloads->made_room = unloads->made_room || (replied && each.makes_room);
+          if (--unloads->left == 0) EndReclaim(stale, learns, unloads->made_room);
         });
   }
 }
 
-void SimCoordinator::EndReclaim(StaleStages stale, bool learns) {
-  if (absl::c_any_of(stale.stages, [](const auto& stage) { return stage.makes_room; })) {
-    recovery_.OnRoomMade();
-  }
+void SimCoordinator::EndReclaim(StaleStages stale, bool learns, bool made_room) {
+  reclaiming_ = false;
+  if (made_room) recovery_.OnRoomMade();
   reclaimer_.End(stale.found_none && !learns, Now());
   if (!learns || !role_.is_leader()) return;
   std::erase_if(stale.reloads,

@@ -86,8 +86,8 @@ class SimCoordinator {
   void PublishDesiredState();
   void RunLeadershipLoop();
   void ReclaimStaleStages();
-  void OnReclaimReport(const SimReport& report);
-  void EndReclaim(StaleStages stale, bool learns);
+  void OnReclaimReport(const SimReport& report, bool all_reply);
+  void EndReclaim(StaleStages stale, bool learns, bool made_room);
 
   void StartWork(std::function<void()> job);
   void NextWork();
@@ -128,6 +128,8 @@ class SimCoordinator {
   absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");
   bool built_ = false;
   bool stopping_ = false;
+  bool could_act_ = false;   // at the last look
+  bool reclaiming_ = false;  // as the product's thread, which looks once at a time
   uint32_t live_ = 0;
 
   bool recovering_ = false;  // as the recovery thread: a round is in progress

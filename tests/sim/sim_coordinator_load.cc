@@ -237,7 +237,7 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
           cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
           const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment->planned(), status);
           const bool was_there = models_.Remove(deployment);
-          reclaimer_.OnDeploymentEnded(Now());
+          if (was_there) reclaimer_.OnDeploymentEnded(Now());
           if (was_there && planning.skip_measurement_wait) {
             deployment->AnnounceLeaderChange(status);
           } else {

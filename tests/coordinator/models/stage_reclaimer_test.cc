@@ -40,6 +40,21 @@ TEST(StageReclaimer, AChangeDuringALookIsLookedAt) {
   reclaimer.OnMembersChanged();
   reclaimer.End(/*found_none=*/true, kStart);
   EXPECT_EQ(reclaimer.due_at(), SteadyTime::InfinitePast());
+  // And the look that sees it is the first of a row.
+  reclaimer.Begin();
+  reclaimer.End(/*found_none=*/true, kStart);
+  EXPECT_EQ(reclaimer.due_at(), kStart + absl::Seconds(5));
+}
+
+TEST(StageReclaimer, LooksAtOnceWhenTheRoleMayBeActedOnAgain) {
+  StageReclaimer reclaimer;
+  reclaimer.Begin();
+  reclaimer.End(/*found_none=*/true, kStart);
+  reclaimer.OnMayAct();
+  EXPECT_EQ(reclaimer.due_at(), SteadyTime::InfinitePast());
+  reclaimer.Begin();
+  reclaimer.End(/*found_none=*/true, kStart);
+  EXPECT_EQ(reclaimer.due_at(), kStart + absl::Seconds(10));  // more and more rarely as before
 }
 
 TEST(StageReclaimer, ADeploymentsEndIsLookedAtSoon) {
