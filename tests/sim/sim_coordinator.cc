@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
