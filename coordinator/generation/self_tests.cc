@@ -144,7 +144,7 @@ absl::Status CheckSelfTest(const wire::SelfTest& fresh, absl::Span<const wire::S
       LOG(WARNING) << WhereText(point) << " of a model on " << fresh.node_name() << "/"
                    << fresh.device() << " gives the same results as on " << Names(agree)
                    << ", but other results than on " << Names(disagree)
-                   << ": check the memory and the weights there";
+                   << ": check the memory and the weights on " << Names(disagree);
       continue;
     }
     const std::string what = absl::StrFormat(
@@ -154,7 +154,7 @@ absl::Status CheckSelfTest(const wire::SelfTest& fresh, absl::Span<const wire::S
     if (disagree.size() > 1) return WrongNumbers(what);
     return WrongNumbers(absl::StrCat(
         what,
-        "; a third device would show whether it is the other one that is wrong: then check "
+        "; a third device would show which of the two is wrong. If it is the other one, check "
         "that one, and remove the file self_tests in the data folders of the nodes"));
   }
   return absl::OkStatus();

@@ -342,7 +342,7 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
     if (found->recovering()) {
       return absl::UnavailableError(absl::StrCat(
           found->name(),
-          " lost a stage, and its layers are being placed again; try again when it is served"));
+          " lost a stage, and its layers are being placed again; try again in a few seconds"));
     }
     if (!found->serving()) {  // failed: it makes room for this
       if (GiveUp(found)) comes_back = model.id();

@@ -222,7 +222,7 @@ void Coordinator::RunLeadershipLoop() {
 bool Coordinator::ReclaimStaleStages() {
   auto report = Report();
   if (!report.ok()) return false;
-  LoadedStages loaded;
+  StageInventory loaded;
   {
     absl::MutexLock lock(mu_);
     if (stopping_ || !role_.may_act()) return false;

@@ -347,7 +347,8 @@ void Deployment::UnloadDisowned() {
       wire::UnloadStageRequest request;
       *request.mutable_epoch() = options_.epoch;
       request.set_stage(static_cast<uint32_t>(i));
-      // A stage that cannot be unloaded now is reclaimed later as stale by the coordinator of then.
+      // A stage that cannot be unloaded now is reclaimed as stale by whichever node coordinates
+      // then.
       const auto is_there = [this, node] {
         return options_.gone == nullptr || !options_.gone(node->id());
       };

@@ -26,7 +26,7 @@ void StageReclaimer::End(bool found_none, SteadyTime now) {
   after_ = found_none ? std::min(2 * after_, kAfterMax) : kAfter;
 }
 
-StaleStages FindStaleStages(const LoadedStages& loaded) {
+StaleStages FindStaleStages(const StageInventory& loaded) {
   StaleStages found;
   // Programs that coordinate for themselves carry no node's id, and their stages are left alone.
   const auto is_stale = [&](const wire::StageStatus& stage) {

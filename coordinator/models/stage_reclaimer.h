@@ -40,7 +40,7 @@ class StageReclaimer {
 };
 
 // What is looked at.
-struct LoadedStages {
+struct StageInventory {
   // By node: its stages.
   std::vector<std::vector<wire::StageStatus>> nodes;
   // Epochs of the plans that serve or are about to.
@@ -54,7 +54,7 @@ struct LoadedStages {
 };
 struct StaleStages {
   struct Stage {
-    size_t node = 0, stage = 0;  // of LoadedStages
+    size_t node = 0, stage = 0;  // of StageInventory
     bool makes_room = false;     // it serves, and no next plan is waited for
   };
   std::vector<Stage> stages;  // to be unloaded
@@ -65,6 +65,6 @@ struct StaleStages {
   std::set<std::string> held;
   bool found_none = false;  // no stage of another plan, and none is waited for
 };
-StaleStages FindStaleStages(const LoadedStages& loaded);
+StaleStages FindStaleStages(const StageInventory& loaded);
 
 }  // namespace strata

@@ -41,9 +41,9 @@ absl::StatusOr<std::vector<std::string>> FindWaiting(const wire::GetClusterRespo
   if (ParseHostPort(wanted).ok()) return std::vector<std::string>{wanted};
   const std::string who = wanted.empty() ? "" : absl::StrCat(" ", wanted);
   const std::string others =
-      names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), " is)");
+      names.empty() ? "" : absl::StrCat(" (waiting: ", absl::StrJoin(names, ", "), ")");
   return absl::NotFoundError(
-      absl::StrCat("no node", who, " is seen to wait for a key", others,
+      absl::StrCat("no node", who, " waits for a key", others,
                    "; run 'strata node' on the new machine; if mDNS does not find it, run 'strata "
                    "approve HOST:PORT'"));
 }

@@ -70,10 +70,10 @@ void CheckUnknownNode(const DoctorFacts& facts, const NodeFacts& node, std::vect
   } else {
     bool wireless = false;
     for (const wire::InterfaceFacts& each : facts.here.interfaces()) wireless |= each.wireless();
-    check.text =
-        absl::StrCat(who, " and is in the same cluster, but ",
-                     facts.nodes[0].name().empty() ? "the node called" : facts.nodes[0].name(),
-                     " has not heard of it: mDNS does not get from one to the other");
+    check.text = absl::StrCat(
+        who, " and is in the same cluster, but ",
+        facts.nodes[0].name().empty() ? "the node that answered" : facts.nodes[0].name(),
+        " has not heard of it: mDNS does not get from one to the other");
     check.advice = absl::StrCat(
         "Start the node here with: strata node --peer ", node.address,
         wireless

@@ -58,10 +58,10 @@ void WarnOfDates(const X509* certificate, const std::string& path, absl::Time no
     return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone());
   };
   if (now > to) {
-    LOG(WARNING) << "--tls-cert " << path << ": expired on " << day(to)
+    LOG(WARNING) << "--tls-cert " << path << " expired on " << day(to)
                  << "; clients that check it will not connect";
   } else if (now < from) {
-    LOG(WARNING) << "--tls-cert " << path << ": is not valid before " << day(from)
+    LOG(WARNING) << "--tls-cert " << path << " is not valid before " << day(from)
                  << "; clients that check it will not connect";
   }
 }

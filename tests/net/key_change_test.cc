@@ -219,7 +219,7 @@ TEST_F(KeyChange, ANodeIsRemovedWhileARequestRuns) {
   EXPECT_FALSE(attic->Run("nodes remove nobody", &said));
   EXPECT_THAT(said, HasSubstr("no node nobody"));
   EXPECT_FALSE(attic->Run("nodes remove attic", &said));
-  EXPECT_THAT(said, HasSubstr("ask another one"));
+  EXPECT_THAT(said, HasSubstr("call another one"));
   EXPECT_EQ(KeyOf(*shed), before);
 
   ASSERT_TRUE(

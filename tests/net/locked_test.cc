@@ -60,7 +60,8 @@ TEST_F(Locked, ANodeThatIsNotAdmittedStaysOut) {
   EXPECT_FALSE(cellar->HasKey());
   EXPECT_EQ(attic->Alive(), 1u);
   EXPECT_FALSE(attic->Run("approve nobody", &said, "y"));
-  EXPECT_THAT(said, AllOf(HasSubstr("no node nobody is seen to wait"), HasSubstr("(cellar ")));
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("no node nobody waits for a key"), HasSubstr("(waiting: cellar")));
   // Approves it by its address, as needed where mDNS does not reach.
   ASSERT_TRUE(Eventually([&] { return attic->Run("approve 10.80.0.2:7400", &said, "y"); })) << said;
   EXPECT_TRUE(Eventually([&] { return attic->Alive() == 2; })) << cellar->log();
@@ -124,10 +125,10 @@ TEST_F(Locked, OpenNodesAreAClusterOfTheirOwnAndSaySo) {
   EXPECT_TRUE(cellar->Says("whoever reaches this node may use it")) << cellar->log();
   EXPECT_TRUE(Eventually([&] { return cellar->Alive() == 2; })) << cellar->log();
   EXPECT_EQ(attic->Alive(), 1u);
-  EXPECT_THAT(cellar->Output("nodes"), HasSubstr("It is open"));
+  EXPECT_THAT(cellar->Output("nodes"), HasSubstr("The cluster is open"));
   std::string said;
   EXPECT_FALSE(attic->Run("nodes --node 10.80.0.2:7400", &said));
-  EXPECT_THAT(said, HasSubstr("say --open here"));
+  EXPECT_THAT(said, HasSubstr("use --open here"));
 }
 
 // What other users of this machine can see of a process.

@@ -155,7 +155,7 @@ void SimCoordinator::ReclaimStaleStages() {
 
 void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
   if (stopping_ || !role_.may_act()) return EndReclaim({}, /*learns=*/false, /*made_room=*/false);
-  LoadedStages loaded;
+  StageInventory loaded;
   loaded.learns = reloads_.is_unknown();
   loaded.desired_state = cluster().membership(options_.node).desired_state();
   loaded.kept = reloads_.KeptIds(Now());

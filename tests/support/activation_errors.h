@@ -1,5 +1,5 @@
-// Measures the errors by a type of activations: a model cut in three, run with it between the
-// stages and with f32, on the same tokens. For a test's bound and a benchmark's table.
+// Measures the errors that a type of activations causes: a model cut in three, run with it between
+// the stages and with f32, on the same tokens. For a test's bound and a benchmark's table.
 #pragma once
 
 #include <cstdint>

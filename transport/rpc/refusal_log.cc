@@ -51,7 +51,7 @@ bool AdmitOrLog(absl::string_view source, ConnectionLimiter* limiter, RefusalLog
       log->Add(source, "it opens too many connections");
       return false;
     case ConnectionLimiter::Verdict::kTooMany:
-      log->Add("an unknown address", "unknown addresses together open too many connections");
+      log->Add("an address of no member", "such addresses together open too many connections");
       return false;
   }
   return false;

@@ -36,7 +36,7 @@ absl::Status CheckPrivate(int fd, const std::string& path) {
   }
   if (about.st_size > static_cast<off_t>(kPrivateFileBytesMax)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " is too long: it may have ", kPrivateFileBytesMax, " bytes"));
+        absl::StrCat(path, " is too long: at most ", kPrivateFileBytesMax, " bytes"));
   }
   return absl::OkStatus();
 }

@@ -87,7 +87,7 @@ wire::StageStatus Stage(uint64_t epoch, const std::string& model,
 }
 
 TEST(FindStaleStages, OnlyThoseOfNoPlanAreStale) {
-  LoadedStages loaded;
+  StageInventory loaded;
   loaded.nodes = {{Stage(1, "m"), Stage(2, "m")}, {}, {Stage(2, "m")}};
   loaded.known = {EpochOf(2)};
   const StaleStages stale = FindStaleStages(loaded);
@@ -102,7 +102,7 @@ TEST(FindStaleStages, OnlyThoseOfNoPlanAreStale) {
 }
 
 TEST(FindStaleStages, ThoseOfProgramsThatCoordinateForThemselvesAreLeftAlone) {
-  LoadedStages loaded;
+  StageInventory loaded;
   loaded.nodes = {{Stage(1, "m")}};
   loaded.nodes[0][0].mutable_epoch()->set_coordinator_id("bench");
   const StaleStages stale = FindStaleStages(loaded);
@@ -111,7 +111,7 @@ TEST(FindStaleStages, ThoseOfProgramsThatCoordinateForThemselvesAreLeftAlone) {
 }
 
 TEST(FindStaleStages, WhatANextPlanMayKeepStays) {
-  LoadedStages loaded;
+  StageInventory loaded;
   loaded.nodes = {{Stage(1, "kept"), Stage(1, "kept", wire::StageStatus::FAILED), Stage(1, "kept"),
                    Stage(1, "other")}};
   loaded.nodes[0][2].set_n_cpu_moe(1);
@@ -125,7 +125,7 @@ TEST(FindStaleStages, WhatANextPlanMayKeepStays) {
 }
 
 TEST(FindStaleStages, ANewCoordinatorLearnsOfTheModelsOfTheOneBefore) {
-  LoadedStages loaded;
+  StageInventory loaded;
   loaded.learns = true;
   wire::LoadModelRequest wanted;
   wanted.set_model_id("not loaded anywhere");

@@ -201,7 +201,7 @@ TEST_F(ListeningServerTest, AFloodFromManyAddressesKeepsOutWhoIsNotKnownYet) {
   for (size_t i = 30; i < flood.size(); ++i) EXPECT_EQ(flood[i]->Heard(), "");
   EXPECT_TRUE(GetsIn(server, *bert_));
   EXPECT_THAT(log.Lines("does not get in"),
-              ElementsAre(EndsWith(": unknown addresses together open too many connections")));
+              ElementsAre(EndsWith(": such addresses together open too many connections")));
 }
 
 // The log message of a refusal, which is logged only once.
