@@ -170,7 +170,8 @@ TEST_F(Models, ARunThatStandsStillGoesOn) {
 
 TEST_F(Models, RunEndsWhenItsMemoryIsFree) {
   for (size_t node : {0, 1}) {
-    EXPECT_EQ(Strata(node, {"run", kModel, "One", "--max-tokens", "4"})->ExitStatus(), 0);
+    const auto run = Strata(node, {"run", kModel, "One", "--max-tokens", "4"});
+    EXPECT_EQ(run->ExitStatus(), 0) << run->err();
     EXPECT_EQ(Stages(node), 0u);
   }
 }
