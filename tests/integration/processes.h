@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,9 @@ namespace strata {
 
 inline std::string ReadProc(pid_t pid, absl::string_view file) {
   std::ifstream in(absl::StrCat("/proc/", pid, "/", file));
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << in.rdbuf();  // reads nothing of a process that has just ended, and does not throw
+  return text.str();
 }
 
 // Whether `pid` runs: a zombie does not.
