@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "coordinator/membership/membership_types.h"
 #include "transport/base/epoch.h"
-#include "transport/base/node_id.h"
 
 namespace strata {
 
