@@ -79,7 +79,7 @@ bool IsUnknownCall(const grpc::Status& status) {
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   if (IsUnreadable(status)) {
-    return absl::InternalError("the receiver of a message of this call could not read it");
+    return absl::InternalError("a message of this call cannot be read by its receiver");
   }
   absl::Status plain(CodeFrom(status.error_code()), PrintableLines(status.error_message()));
   const std::string details = status.error_details();
