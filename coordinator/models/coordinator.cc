@@ -77,10 +77,16 @@ Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher
       cluster_(cluster),
       fetcher_(fetcher),
       options_(std::move(options)),
-      models_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
+      models_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {
+  reloads_.Learn({}, 0);  // until Start() there is no coordinator before to learn of
+}
 
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
+  {
+    absl::MutexLock lock(mu_);
+    reloads_.Forget();
+  }
   Tick();
   cluster_->OnChange([this] { Tick(); });
   leadership_thread_ = std::thread([this] {
