@@ -77,9 +77,7 @@ Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher
       cluster_(cluster),
       fetcher_(fetcher),
       options_(std::move(options)),
-      models_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {
-  reloads_.Learn({}, 0);  // until Start() there is no coordinator before to learn of
-}
+      models_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
 
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);

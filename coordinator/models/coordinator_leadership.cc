@@ -157,24 +157,12 @@ bool Coordinator::Look() {
   return busy;
 }
 
-// The pinned models, the pending reloads, and, until these are known, the inherited desired state.
 // A node that stops leaves its last desired state.
 void Coordinator::PublishDesiredState() {
   if (stopping_) return;
-  std::vector<std::string> desired_state;
-  if (role_.is_leader()) {
-    for (const auto& [id, origin] : models_.pins()) {
-      desired_state.push_back(origin.SerializeAsString());
-    }
-    for (const auto& [id, entry] : reloads_.entries()) {
-      if (!models_.pins().contains(id)) desired_state.push_back(entry.request.SerializeAsString());
-    }
-    if (reloads_.is_unknown()) {
-      const std::vector<std::string>& inherited = cluster_->membership()->desired_state();
-      desired_state.insert(desired_state.end(), inherited.begin(), inherited.end());
-    }
-  }
-  cluster_->SetDesiredState(std::move(desired_state));
+  cluster_->SetDesiredState(
+      role_.is_leader() ? reloads_.DesiredState(models_, cluster_->membership()->desired_state())
+                        : std::vector<std::string>());
 }
 
 void Coordinator::PublishDesiredStateNow() {
@@ -276,10 +264,7 @@ bool Coordinator::ReclaimStaleStages() {
   absl::MutexLock lock(mu_);
   if (made_room) recovery_.OnRoomMade();
   if (!loaded.learns || !role_.is_leader()) return stale.found_none && all_answer;
-  std::erase_if(stale.reloads, [this](const auto& reload) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return models_.Get(reload.first) != nullptr;
-  });
-  if (reloads_.Learn(std::move(stale.reloads), kModelsMax)) recovery_.OnMembersChanged();
+  if (reloads_.Learn(std::move(stale.reloads), models_, kModelsMax)) recovery_.OnMembersChanged();
   return false;
 }
 

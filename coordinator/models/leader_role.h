@@ -11,7 +11,7 @@ namespace strata {
 
 class LeaderRole {
  public:
-  // What membership says now, and which nodes are missed (ClusterRuntime::MissedNodes()). A node
+  // Takes over membership's view, and the missed nodes (ClusterRuntime::MissedNodes()). A node
   // that `stops` leaves the others, and keeps its successors until its process ends. True: the role
   // has just gone to another node.
   bool Refresh(const ClusterView& view, std::string missed_nodes, bool stops) {

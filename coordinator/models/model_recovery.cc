@@ -43,7 +43,8 @@ RecoverySchedule::Round RecoverySchedule::Begin(const ModelTable& models,
                                                 SteadyTime now) {
   Round round;
   const bool again = now >= retry_at_;
-  const bool all = retry_ || room_ || is_deferred_;
+  const bool deferred = deferred_until_ != SteadyTime::InfiniteFuture();
+  const bool all = retry_ || room_ || deferred;
   for (const auto& [id, entry] : reloads.entries()) {
     if (all || (again && IsCapacityError(entry.why))) round.reload.push_back(id);
   }
@@ -61,13 +62,12 @@ RecoverySchedule::Round RecoverySchedule::Begin(const ModelTable& models,
   }
   if (retry_) retry_after_ = kRetryAfter;
   if (retry_ || again) retry_at_ = SteadyTime::InfiniteFuture();
-  lost_ = retry_ = room_ = is_deferred_ = false;
+  lost_ = retry_ = room_ = false;
   return round;
 }
 
 void RecoverySchedule::End(const ModelTable& models, const ReloadQueue& reloads, bool is_leader,
                            bool deferred, SteadyTime now) {
-  is_deferred_ = deferred;
   deferred_until_ = deferred ? now + kDeferredFor : SteadyTime::InfiniteFuture();
   bool any_lost = false, wants_room = false;
   if (is_leader) {

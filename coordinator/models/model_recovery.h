@@ -1,6 +1,6 @@
-// What is done about models that lost a stage, and when: a worker or a node has died, or a link
-// broke. A state machine without I/O, thread or clock; README.md says what follows from which loss.
-// Not thread-safe.
+// Decides when models that lost a stage are placed again, and how: a worker or a node has died, or
+// a link broke. A state machine without I/O, thread or clock; README.md says what follows from
+// which loss. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class RecoverySchedule {
                                   kRetryAfterMax = absl::Minutes(1);
   static constexpr absl::Duration kDeferredFor = absl::Milliseconds(50);
 
-  bool lost_ = false, retry_ = false, room_ = false, is_deferred_ = false;
+  bool lost_ = false, retry_ = false, room_ = false;
   SteadyTime retry_at_ = SteadyTime::InfiniteFuture();
   absl::Duration retry_after_ = kRetryAfter;
   SteadyTime deferred_until_ = SteadyTime::InfiniteFuture();

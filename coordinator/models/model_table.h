@@ -1,7 +1,7 @@
 // The models that a coordinator has placed, and for how long: loaded to stay (pinned), or held by
 // the leases of callers. A state machine without I/O, thread or clock. Not thread-safe.
 //
-// 17 public methods: six look, the others are the steps of one life, from Put() to Remove().
+// 16 public methods: nine look, the others are the steps of one life, from Put() to Remove().
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ class ModelTable {
   bool HasLease(uint64_t lease) const;
   // Takes it out if that was its last lease, and returns it; else null.
   DeploymentPtr Release(uint64_t lease);
-  // What loads it again, by id, of all that are pinned.
+  // By id, of all pinned models: the request that loads the model again.
   const std::map<std::string, wire::LoadModelRequest>& pins() const { return pins_; }
 
  private:

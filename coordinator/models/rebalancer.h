@@ -1,5 +1,5 @@
-// When it is looked whether models would be faster by other plans. A state
-// machine without I/O, thread or clock. Not thread-safe.
+// Decides when to look for plans by which models would be faster. A state machine without I/O,
+// thread or clock. Not thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -34,11 +34,13 @@ absl::Status ReloadQueue::Entry::WhyNotHere() const {
       kRetrySoonMs);
 }
 
-bool ReloadQueue::Learn(std::map<std::string, wire::LoadModelRequest> reloads, size_t room) {
+bool ReloadQueue::Learn(std::map<std::string, wire::LoadModelRequest> reloads,
+                        const ModelTable& models, size_t entries_max) {
   is_unknown_ = false;
   bool any = false;
   for (auto& [id, request] : reloads) {
-    if (entries_.size() >= room) break;
+    if (models.Get(id) != nullptr) continue;
+    if (entries_.size() >= entries_max) break;
     entries_[id] = {.request = std::move(request), .why = absl::OkStatus()};
     any = true;
   }
@@ -49,6 +51,17 @@ void ReloadQueue::Forget() {
   is_unknown_ = true;
   entries_.clear();
   held_.clear();
+}
+
+std::vector<std::string> ReloadQueue::DesiredState(
+    const ModelTable& models, const std::vector<std::string>& inherited) const {
+  std::vector<std::string> state;
+  for (const auto& [id, origin] : models.pins()) state.push_back(origin.SerializeAsString());
+  for (const auto& [id, entry] : entries_) {
+    if (!models.pins().contains(id)) state.push_back(entry.request.SerializeAsString());
+  }
+  if (is_unknown_) state.insert(state.end(), inherited.begin(), inherited.end());
+  return state;
 }
 
 void ReloadQueue::Add(const std::string& id, wire::LoadModelRequest request,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/models/model_table.h"
 #include "proto/coordinator.pb.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
@@ -29,12 +30,18 @@ class ReloadQueue {
   // By model id.
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
-  // The role is new: until Learn() it is not known which models the coordinator before had.
+  // After Forget() and until Learn(): it is not known which models the coordinator before had.
   bool is_unknown() const { return is_unknown_; }
-  // What it had, by id; at most `room` of them. True: there are some to be tried.
-  bool Learn(std::map<std::string, wire::LoadModelRequest> reloads, size_t room);
-  // The role has gone.
+  // Adds the models that the coordinator before had, by id, but those that `models` has; at most
+  // until there are `entries_max`. True: there are some to be tried.
+  bool Learn(std::map<std::string, wire::LoadModelRequest> reloads, const ModelTable& models,
+             size_t entries_max);
+  // This node is new, or the role has gone from it.
   void Forget();
+  // The desired state of the group (serialized wire::LoadModelRequest): the pinned models, the
+  // entries, and as long as these are unknown, the `inherited` desired state.
+  std::vector<std::string> DesiredState(const ModelTable& models,
+                                        const std::vector<std::string>& inherited) const;
 
   void Add(const std::string& id, wire::LoadModelRequest request, const absl::Status& why);
   // It was tried. OK: it is loaded, and leaves the queue.
@@ -58,7 +65,7 @@ class ReloadQueue {
   std::set<std::string> KeptIds(SteadyTime now);
 
  private:
-  bool is_unknown_ = true;
+  bool is_unknown_ = false;
   std::map<std::string, Entry> entries_;
   std::multiset<std::string> loading_;
   std::map<std::string, SteadyTime> held_;

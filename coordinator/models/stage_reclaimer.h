@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "proto/coordinator.pb.h"
 #include "proto/node.pb.h"
 #include "transport/base/steady_time.h"
@@ -39,7 +38,7 @@ class StageReclaimer {
   absl::Duration after_ = kAfter;
 };
 
-// What is looked at.
+// The input of FindStaleStages().
 struct StageInventory {
   // By node: its stages.
   std::vector<std::vector<wire::StageStatus>> nodes;

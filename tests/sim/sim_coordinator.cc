@@ -33,6 +33,7 @@ void SimCoordinator::After(int64_t us, std::function<void()> fn) {
 }
 
 void SimCoordinator::Start() {
+  reloads_.Forget();
   Tick();
   RunLeadershipLoop();
 }
@@ -112,19 +113,11 @@ void SimCoordinator::Tick() {
 }
 
 void SimCoordinator::PublishDesiredState() {
-  std::vector<std::string> desired_state;
-  if (role_.is_leader()) {
-    for (const auto& [id, origin] : models_.pins()) {
-      desired_state.push_back(origin.SerializeAsString());
-    }
-    for (const auto& [id, entry] : reloads_.entries()) {
-      if (!models_.pins().contains(id)) desired_state.push_back(entry.request.SerializeAsString());
-    }
-    const auto& inherited = cluster().membership(options_.node).desired_state();
-    if (reloads_.is_unknown())
-      desired_state.insert(desired_state.end(), inherited.begin(), inherited.end());
-  }
-  cluster().membership(options_.node).SetDesiredState(std::move(desired_state), now_us());
+  Membership& membership = cluster().membership(options_.node);
+  membership.SetDesiredState(role_.is_leader()
+                                 ? reloads_.DesiredState(models_, membership.desired_state())
+                                 : std::vector<std::string>(),
+                             now_us());
   cluster().Touch(options_.node);
 }
 
@@ -136,7 +129,7 @@ void SimCoordinator::RunLeadershipLoop() {
     lost->Unload(AsLeaderChanged(
         absl::UnavailableError("another node coordinates the cluster now; load the model again")));
   }
-  if (role_.may_act() && !std::exchange(could_act_, role_.may_act())) reclaimer_.OnMayAct();
+  if (role_.may_act() && !could_act_) reclaimer_.OnMayAct();
   could_act_ = role_.may_act();
   if (could_act_ && !reclaiming_ && Now() >= reclaimer_.due_at()) {
     reclaiming_ = true;
@@ -198,9 +191,9 @@ void SimCoordinator::EndReclaim(StaleStages stale, bool learns, bool made_room) 
   if (made_room) recovery_.OnRoomMade();
   reclaimer_.End(stale.found_none && !learns, Now());
   if (!learns || !role_.is_leader()) return;
-  std::erase_if(stale.reloads,
-                [this](const auto& reload) { return models_.Get(reload.first) != nullptr; });
-  if (reloads_.Learn(std::move(stale.reloads), kModelsMax)) recovery_.OnMembersChanged();
+  if (reloads_.Learn(std::move(stale.reloads), models_, kModelsMax)) {
+    recovery_.OnMembersChanged();
+  }
 }
 
 void SimCoordinator::StartWork(std::function<void()> job) {

@@ -3,6 +3,7 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/coordinator/models/placed_model.h"
 
 namespace strata {
 namespace {
@@ -16,6 +17,8 @@ using ::testing::SizeIs;
 
 const SteadyTime kStart = SteadyTime() + absl::Hours(1);
 
+const ModelTable kNoModels(0);
+
 wire::LoadModelRequest Of(const std::string& path) {
   wire::LoadModelRequest request;
   request.mutable_source()->set_path(path);
@@ -24,9 +27,10 @@ wire::LoadModelRequest Of(const std::string& path) {
 
 TEST(ReloadQueue, NothingIsKnownUntilItHasLearnt) {
   ReloadQueue queue;
+  queue.Forget();
   EXPECT_TRUE(queue.is_unknown());
   EXPECT_TRUE(queue.MayLoadSoon());
-  EXPECT_FALSE(queue.Learn({}, 16));
+  EXPECT_FALSE(queue.Learn({}, kNoModels, 16));
   EXPECT_FALSE(queue.is_unknown());
   EXPECT_FALSE(queue.MayLoadSoon());
   queue.Forget();
@@ -35,14 +39,15 @@ TEST(ReloadQueue, NothingIsKnownUntilItHasLearnt) {
 
 TEST(ReloadQueue, LearnsAsManyAsThereIsRoomFor) {
   ReloadQueue queue;
-  EXPECT_TRUE(queue.Learn({{"a", Of("/a.gguf")}, {"b", Of("/b.gguf")}, {"c", Of("/c.gguf")}}, 2));
+  EXPECT_TRUE(queue.Learn({{"a", Of("/a.gguf")}, {"b", Of("/b.gguf")}, {"c", Of("/c.gguf")}},
+                          kNoModels, 2));
   EXPECT_THAT(queue.entries(), SizeIs(2));
   EXPECT_TRUE(queue.MayLoadSoon());
 }
 
 TEST(ReloadQueue, AnEntryStaysUntilItIsLoaded) {
   ReloadQueue queue;
-  queue.Learn({{"a", Of("/models/a.gguf")}}, 16);
+  queue.Learn({{"a", Of("/models/a.gguf")}}, kNoModels, 16);
   EXPECT_THAT(queue.WhyNotHere("a"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is being loaded again")));
   queue.OnTried("a", absl::ResourceExhaustedError("no room on attic"));
@@ -55,6 +60,31 @@ TEST(ReloadQueue, AnEntryStaysUntilItIsLoaded) {
   EXPECT_THAT(queue.entries(), IsEmpty());
   queue.OnTried("a", absl::InternalError("late"));
   EXPECT_THAT(queue.entries(), IsEmpty());
+}
+
+TEST(ReloadQueue, LearnsOfNoModelThatIsThere) {
+  const ModelTable::DeploymentPtr there = testing::Place().deployment;
+  ModelTable models(0);
+  models.Put(there);
+  ReloadQueue queue;
+  EXPECT_FALSE(queue.Learn({{there->model_id(), Of("/a.gguf")}}, models, 16));
+  EXPECT_THAT(queue.entries(), IsEmpty());
+}
+
+TEST(ReloadQueue, TheDesiredStateHasPinsEntriesAndWhatIsInherited) {
+  const ModelTable::DeploymentPtr there = testing::Place().deployment;
+  ModelTable models(0);
+  models.Put(there);
+  models.OnLoaded(there, /*hold=*/false);
+  ReloadQueue queue;
+  queue.Forget();
+  queue.Add("a", Of("/a.gguf"), absl::OkStatus());
+  queue.Add(there->model_id(), Of("/b.gguf"), absl::OkStatus());  // its pin stands for it
+  const std::string pin = models.pins().begin()->second.SerializeAsString();
+  const std::string entry = Of("/a.gguf").SerializeAsString();
+  EXPECT_THAT(queue.DesiredState(models, {"before"}), ElementsAre(pin, entry, "before"));
+  queue.Learn({}, models, 16);
+  EXPECT_THAT(queue.DesiredState(models, {"before"}), ElementsAre(pin, entry));
 }
 
 TEST(ReloadQueue, MatchesOneEntryAndNotSeveral) {
