@@ -46,7 +46,8 @@ DEFECTS = [
      "found.reloads[origin.model_id()] = std::move(origin);\n    }\n  }\n  for",
      "}\n  }\n  for"),
     ("a change during a look at stages is forgotten", MODELS + "stage_reclaimer.cc",
-     "due_at_ = std::min(due_at_, now + after_);  // earlier", "due_at_ = now + after_;  // earlier"),
+     "due_at_ = std::min(due_at_, now + after_);\n  if (changed_meanwhile) return;",
+     "due_at_ = now + after_;\n  if (changed_meanwhile) return;"),
     ("models of before are remembered when the role goes", MODELS + "reload_queue.cc",
      "  entries_.clear();\n", ""),
     # Models: leases and pins.
@@ -159,13 +160,14 @@ def main():
     build = flags.build.split() + targets
     found = 0
     chosen = [defect for defect in DEFECTS if flags.only in defect[0]]
+    for _, file, old, new in chosen:
+        if mutated((REPO / file).read_text(encoding="utf-8"), old, new) is None:
+            sys.exit(f"mutate: {file} does not have this once: {old}")
     print("| defect | in | found by |\n| --- | --- | --- |", flush=True)
     for words, file, old, new in chosen:
         path = REPO / file
         text = path.read_text(encoding="utf-8")
         broken = mutated(text, old, new)
-        if broken is None:
-            sys.exit(f"mutate: {file} does not have this once: {old}")
         folder = next(folder for folder in UNIT_TESTS if file.startswith(folder))
         try:
             path.write_text(broken, encoding="utf-8")
