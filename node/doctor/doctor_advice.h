@@ -1,4 +1,4 @@
-// The texts of `strata doctor` about failed connections, and the commands that allow them. Pure
+// The messages of `strata doctor` about failed connections, and the commands that allow them. Pure
 // functions; any thread.
 #pragma once
 
@@ -15,7 +15,7 @@ std::string ReachText(const wire::ReachResult& result);
 // The try whose outcome says most about the fault. REQUIRES: one or more.
 const wire::ReachResult& MostInformative(const std::vector<wire::ReachResult>& tries);
 
-// What to do about it, on the machine called `machine`.
+// Advice for a person at the machine called `machine`.
 struct ReachAdviceOptions {
   std::string machine;
   bool node_port = true;  // it is a node's own port, not one that the system chose

@@ -43,7 +43,7 @@ class HttpStream {
   struct FreeSession {
     void operator()(ssl_st* session) const;
   };
-  // What an OpenSSL call that returned `result` waits for; sets `error` where it failed.
+  // The event that an OpenSSL call which returned `result` waits for; sets `error` where it failed.
   enum class Wants { kNothing, kRead, kWrite };
   Wants CheckResult(int result, Error* error);
 

@@ -24,7 +24,7 @@ struct WindowPattern {
   bool if_stated = false;   // without a window in the file there is none, else libllama's default
 };
 
-// What libllama caches of a sequence.
+// The kinds of cache that libllama has of a sequence.
 enum class Memory {
   kAttention,    // keys and values of every position, in windowed layers of the last ones
   kUnshiftable,  // the same, but positions cannot be added to

@@ -61,7 +61,7 @@ class CloneTest : public TwoNodes {
   uint16_t port_ = 0;
 };
 
-// What users of others miss: a cloned machine that gets an error, gpustack #4578 #3922 #4244.
+// Missed elsewhere: a cloned machine that gets an error, gpustack #4578 #3922 #4244.
 TEST_F(CloneTest, TheOriginalServesAndTheCloneWaitsForItsPlace) {
   const size_t coordinator = Coordinator();
   const std::string epoch = Run(0, {"status", "--json"})["epoch"].dump();

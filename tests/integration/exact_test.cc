@@ -51,7 +51,8 @@ class Exact : public testing::ApiCluster {
   }
 };
 
-// What users of others miss: the same output beside other requests, llama.cpp #7052, vllm #17524.
+// Missed elsewhere: the same output beside other requests, llama.cpp #7052, vllm
+// #17524.
 TEST_F(Exact, ManyRequestsAtOnceSayWhatEachSaysAlone) {
   constexpr size_t kRequests = 24;
   const std::vector<Json> first = AllAtOnce(kRequests);

@@ -18,10 +18,10 @@
 
 namespace strata::testing {
 
-// What rounding can do: a sequence that is replayed goes through the kernels in other batches.
-// Between libllama's own logits of eight sequences side by side and of 64 tokens at once, 33600
-// tokens of the demo model on an AVX-512 CPU, one logit differs by up to 0.37; two may in opposite
-// directions.
+// Rounding may change a token: a sequence that is replayed goes through the kernels in other
+// batches. Between libllama's own logits of eight sequences side by side and of 64 tokens at once,
+// 33600 tokens of the demo model on an AVX-512 CPU, one logit differs by up to 0.37; two may in
+// opposite directions.
 inline constexpr float kNearTie = 0.5f;
 
 struct Feeding {

@@ -1,4 +1,4 @@
-// What a cluster of two nodes reports of itself and of its requests: ids in the logs from HTTP to
+// A cluster of two nodes reports on itself and on its requests: ids in the logs from HTTP to
 // both stages, metrics, refusals with the time of a retry, and errors when the coordinator dies.
 #include <memory>
 #include <string>

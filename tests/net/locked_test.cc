@@ -131,7 +131,7 @@ TEST_F(Locked, OpenNodesAreAClusterOfTheirOwnAndSaySo) {
   EXPECT_THAT(said, HasSubstr("use --open here"));
 }
 
-// What other users of this machine can see of a process.
+// The part of a process that other users of this machine can see.
 std::string Shown(pid_t pid) {
   std::ostringstream all;
   for (const char* file : {"cmdline", "environ"}) {

@@ -30,7 +30,7 @@ class GrpcOutgoing {
   bool Next(grpc::ByteBuffer* message);
 
  private:
-  // What is not sent yet.
+  // The bytes that are not sent yet.
   std::optional<grpc::Slice> front_;
   grpc::Slice payload_;
 };
