@@ -14,7 +14,6 @@ namespace {
 
 using ::nlohmann::json;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 // One thread a stage: libllama splits attention over a long context among its threads, and adds up

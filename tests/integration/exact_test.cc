@@ -14,7 +14,6 @@
 namespace strata {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 

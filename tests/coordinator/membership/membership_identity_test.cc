@@ -18,7 +18,6 @@ namespace {
 using State = ClusterView::State;
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 

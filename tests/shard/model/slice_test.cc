@@ -27,7 +27,6 @@ using ::strata::testing::GgufBuilder;
 using ::strata::testing::MakeTestFolder;
 using ::strata::testing::PartPath;
 using ::strata::testing::TinyLlama;
-using ::strata::testing::TinyLlamaOptions;
 using ::strata::testing::WriteFile;
 using ::testing::HasSubstr;
 
