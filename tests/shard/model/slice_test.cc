@@ -49,10 +49,9 @@ std::shared_ptr<const ModelFile> OpenedInParts(const GgufBuilder& builder, uint1
   return *model;
 }
 
-Slice Made(std::shared_ptr<const ModelFile> model, uint32_t begin, uint32_t end,
+Slice Made(const std::shared_ptr<const ModelFile>& model, uint32_t begin, uint32_t end,
            bool unverified = false) {
-  absl::StatusOr<Slice> slice =
-      Slice::Make(std::move(model), {begin, end}, {.unverified = unverified});
+  absl::StatusOr<Slice> slice = Slice::Make(model, {begin, end}, {.unverified = unverified});
   EXPECT_TRUE(slice.ok()) << slice.status();
   return *std::move(slice);
 }
