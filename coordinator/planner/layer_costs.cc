@@ -275,7 +275,6 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
         layer.kv_sharing = static_cast<uint32_t>(std::max<uint64_t>(1, n_head / n_head_kv));
       }
     }
-    layer.shared = SharesCache({}, header);
     if (kinds[i].has_state) layer.state_bytes = StateBytes(reader, n_embd, n_head);
 
     uint64_t n_ff = std::min(reader.GetOfLayer("feed_forward_length", i, 0), kWidthMax);
@@ -295,7 +294,7 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
   // One cache for all sequences, or `n_caches`; a windowed one holds each sequence's window, and
   // the batch's rows.
-  const bool shared = layer.shared && !shape.exact;
+  const bool shared = shape.shares_cells();
   const uint64_t n_caches = shared ? 1 : shape.n_seqs;
   uint64_t positions = shared ? shape.cells() : shape.n_ctx;
   if (layer.window > 0) {
@@ -323,7 +322,7 @@ MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, La
 
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last) {
   const uint64_t rows = shape.n_batch;
-  const uint64_t positions = shape.cells();
+  const uint64_t positions = shape.shares_cells() ? shape.cells() : shape.n_ctx;
   // Input, residual, norm and output of a block beside the rows of a feed-forward block: gate, up
   // and their product.
   uint64_t bytes = rows * sizeof(float) * (6 * uint64_t{costs.n_embd} + 3 * uint64_t{costs.n_ff});

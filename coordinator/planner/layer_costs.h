@@ -39,7 +39,6 @@ struct LayerCost {
   uint64_t kv_bytes_per_position = 0;
   uint32_t window = 0;       // positions that it sees at most; 0: all
   uint32_t kv_sharing = 1;   // query heads that read the same keys and values
-  bool shared = true;        // one cache for all sequences; else one for each
   uint64_t state_bytes = 0;  // of a sequence, whatever its length (recurrent layers)
   uint32_t n_ops = 0;        // operations of the graph, about
 
@@ -99,9 +98,11 @@ struct CacheShape {
   uint64_t kv_cells = 0;       // positions of all sequences together; 0: n_ctx for each
   uint32_t n_checkpoints = 0;  // states that are kept in addition
   bool flash_attention = true;
-  bool exact = false;  // each sequence has a cache of its own
+  bool exact = false;  // SchedulerPolicy::exact
 
   uint64_t cells() const { return kv_cells != 0 ? kv_cells : uint64_t{n_ctx} * n_seqs; }
+  // As SharesCache(): one cache for all sequences; else one for each.
+  bool shares_cells() const { return cells() < uint64_t{n_ctx} * n_seqs; }
 };
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape);
 

@@ -37,6 +37,7 @@ LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
       model_(std::move(model)),
       next_(config_.facts.n_seq_max, 0),
       versions_(config_.facts.n_seq_max, 0),
+      streams_(config_.facts.n_seq_max),
       checkpoints_(config_.facts.n_checkpoints) {}
 
 const llama_vocab* LlamaStage::vocab() const {
@@ -127,9 +128,11 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
         absl::StrCat("no memory for a second context: ", log.errors()));
   }
   std::vector<int32_t> next(next_.size(), 0);
+  SlotStreams streams(config_.facts.n_seq_max);
   context.swap(context_);
   next.swap(next_);
-  const bool had_shifted = std::exchange(has_shifted_, false);
+  std::swap(streams, streams_);
+  const bool had_edits = std::exchange(has_pending_edits_, false);
   watch_ = &watch;
   std::vector<float> output;
   const absl::Status status = Decode(batch);
@@ -145,7 +148,9 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   watch_ = nullptr;
   output_rows_.clear();
   kept_logits_.clear();
-  has_shifted_ = had_shifted;
+  graph_rows_.clear();
+  has_pending_edits_ = had_edits;
+  std::swap(streams, streams_);
   next.swap(next_);
   context.swap(context_);
   if (!status.ok()) return status;
@@ -222,7 +227,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   absl::Status done = Synchronize();
   done.Update(CheckMapped());  // a truncated file ends in a page of zeros
   if (!done.ok()) return RollBack(batch, done);
-  has_shifted_ = false;
+  has_pending_edits_ = false;
   for (int32_t slot : batch.slots) ++next_[slot];
   out_rows_ = config_.facts.is_last ? 0 : n;
   output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
@@ -234,9 +239,12 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
   if (!config_.facts.is_last) {
     out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
   }
+  if (absl::Status status = GatherStreams(batch); !status.ok()) return status;
   std::vector<std::vector<uint32_t>> groups;
   if (config_.has_equal_graphs) {
-    groups = EqualGroups(batch.slots);
+    std::vector<int32_t> sequences(n);
+    for (size_t i = 0; i < n; ++i) sequences[i] = Sequence(batch.slots[i]);
+    groups = EqualGroups(sequences);
   } else {
     groups.emplace_back(n);
     std::iota(groups[0].begin(), groups[0].end(), 0);
@@ -249,12 +257,45 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
       status = FromLlamaException(thrown);
     }
     if (!status.ok()) return status;
-    // Later graphs overwrite the logits of earlier ones, and a graph's rows may be in another
-    // order.
-    const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
-    if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
+    // Later graphs overwrite the logits of earlier ones.
+    if (groups.size() > 1 && config_.facts.is_last) KeepLogits(batch, rows);
+  }
+  graph_rows_.clear();
+  if (groups.size() == 1 && !std::is_sorted(groups[0].begin(), groups[0].end())) {
+    graph_rows_.resize(n);
+    for (uint32_t i = 0; i < n; ++i) graph_rows_[groups[0][i]] = i;
   }
   return absl::OkStatus();
+}
+
+absl::Status LlamaStage::GatherStreams(const Batch& batch) {
+  // Another processor's memory is read and written that many times faster than moved to the host.
+  constexpr uint64_t kDeviceFactor = 16;
+  if (!config_.has_streams || has_pending_edits_) return absl::OkStatus();
+  std::vector<int32_t> slots(batch.slots.begin(), batch.slots.end());
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  const uint32_t runs = streams_.RunsOf(slots);
+  if (runs <= 1) return absl::OkStatus();
+  const Facts& facts = config_.facts;
+  std::vector<uint64_t> bytes(facts.n_seq_max);
+  for (size_t slot = 0; slot < bytes.size(); ++slot) {
+    const uint64_t share = facts.kv_bytes / facts.n_seq_max;
+    bytes[slot] = SplitsCaches()    ? share * static_cast<uint64_t>(next_[slot]) / facts.n_ctx
+                  : next_[slot] > 0 ? share
+                                    : 0;
+  }
+  const SlotStreams::Plan plan = streams_.Gather(slots, bytes);
+  // All bytes are read and written twice.
+  const uint64_t cost = 4 * plan.bytes * (config_.is_async ? kDeviceFactor : 1);
+  excess_bytes_ += (runs - 1) * facts.slice_bytes;
+  if (cost > excess_bytes_) return absl::OkStatus();
+  excess_bytes_ = 0;
+  absl::Status status;
+  for (const SlotStreams::Exchange& exchange : plan.exchanges) {
+    status.Update(ExchangeStreams(exchange));
+  }
+  return status;
 }
 
 absl::Status LlamaStage::Synchronize() {
@@ -269,10 +310,11 @@ absl::Status LlamaStage::Synchronize() {
 bool LlamaStage::BeginLookahead(const Batch& batch) {
   UndoLookahead();
   const Facts& facts = config_.facts;
-  const bool is_reversible =
-      config_.ability.trim && !config_.has_equal_graphs && llama_model_n_swa(model_.get()) <= 0;
-  if (!config_.is_async || !facts.is_first || !facts.is_last || !is_reversible || has_shifted_ ||
-      !Check(batch).ok()) {
+  const bool is_reversible = config_.ability.trim && llama_model_n_swa(model_.get()) <= 0;
+  // The logits of several graphs must be read between them.
+  const bool is_one_graph = !config_.has_equal_graphs || EqualGroups(batch.slots).size() == 1;
+  if (!config_.is_async || !facts.is_first || !facts.is_last || !is_reversible || !is_one_graph ||
+      has_pending_edits_ || !Check(batch).ok()) {
     return false;
   }
   lookahead_.tokens.assign(batch.tokens.begin(), batch.tokens.end());
@@ -298,7 +340,9 @@ bool LlamaStage::FinishLookahead(const Batch& batch) {
 void LlamaStage::UndoLookahead() {
   if (lookahead_.tokens.empty()) return;
   Synchronize().IgnoreError();  // its result is discarded
-  for (const int32_t slot : lookahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);
+  for (const int32_t slot : lookahead_.slots) {
+    llama_memory_seq_rm(memory(), Sequence(slot), next_[slot], -1);
+  }
   lookahead_ = {};
 }
 
@@ -335,7 +379,7 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
     for (int axis = 0; axis < std::min(n_pos, 3); ++axis) {
       position_[axis * n + i] = batch.positions[rows[i]];
     }
-    slot_[i] = batch.slots[rows[i]];
+    slot_[i] = Sequence(batch.slots[rows[i]]);
     slot_pointer_[i] = &slot_[i];
   }
   llama_batch llama = {};
@@ -397,7 +441,8 @@ absl::Span<const float> LlamaStage::Logits(size_t i) {
   if (!kept_logits_.empty()) {
     return absl::MakeConstSpan(kept_logits_).subspan(i * n_vocab, n_vocab);
   }
-  const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(output_rows_[i]));
+  const uint32_t row = graph_rows_.empty() ? output_rows_[i] : graph_rows_[output_rows_[i]];
+  const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(row));
   if (logits == nullptr) return {};
   return absl::MakeConstSpan(logits, n_vocab);
 }
@@ -422,7 +467,7 @@ absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   std::string lost;
   for (int32_t slot : slots) {
-    const bool is_untouched = llama_memory_seq_pos_max(memory(), slot) < next_[slot];
+    const bool is_untouched = llama_memory_seq_pos_max(memory(), Sequence(slot)) < next_[slot];
     if (is_untouched || (HasWindowBefore(slot, next_[slot]) && TrimTo(slot, next_[slot]))) continue;
     absl::StrAppend(&lost, lost.empty() ? "" : ", ", slot);
     Drop(slot);

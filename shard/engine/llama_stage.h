@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "llama.h"
+#include "shard/engine/slot_streams.h"
 #include "shard/engine/stage.h"
 #include "shard/model/architecture.h"
 
@@ -37,6 +38,8 @@ class LlamaStage final : public Stage {
     uint32_t n_outputs_max = 0;
     // libllama runs graphs of equally many rows per sequence (row_groups.h).
     bool has_equal_graphs = false;
+    // Each slot has a stream of the cache of its own (slot_streams.h).
+    bool has_streams = false;
     // Graphs of more rows than n_unpooled_max end in pooled embeddings, for which libllama keeps no
     // row of logits for every row, and makes a new graph every step; other graphs are reused.
     bool pools_embeddings = false;
@@ -122,8 +125,16 @@ class LlamaStage final : public Stage {
   absl::Status CheckSlot(int32_t slot) const;
   // Gives the slot a new version: its earlier contents are gone.
   void Changed(int32_t slot) { versions_[slot] = ++last_version_; }
-  // A sequence id that belongs to no slot. REQUIRES: SplitsCaches().
-  llama_seq_id spare() const { return static_cast<llama_seq_id>(config_.facts.n_seq_max); }
+  // libllama's name of the slot's sequence, which is the number of its stream, too.
+  llama_seq_id Sequence(int32_t slot) const { return streams_.Of(slot); }
+  // Makes the streams of the batch's slots adjacent once that costs no more than what the graphs
+  // of earlier steps have cost in excess. Errors only where a slot was dropped (kDataLoss).
+  absl::Status GatherStreams(const Batch& batch);
+  absl::Status ExchangeStreams(SlotStreams::Exchange exchange);
+  // All of a slot's state. kResourceExhausted, kInternal.
+  absl::StatusOr<std::string> ReadState(int32_t slot);
+  // Replaces the slot's state; what fails leaves it empty (kDataLoss).
+  absl::Status WriteState(int32_t slot, absl::string_view state, uint32_t n_positions);
   absl::Status Trim(int32_t slot, int32_t begin);
   absl::Status Copy(int32_t slot, int32_t from);
   absl::Status Shift(const wire::KvEdit& edit);
@@ -140,8 +151,19 @@ class LlamaStage final : public Stage {
   std::vector<int32_t> next_;       // [n_seq_max] position that follows the last one in each slot
   std::vector<uint64_t> versions_;  // [n_seq_max] Held::version
   uint64_t last_version_ = 0;
-  bool has_shifted_ = false;           // the next batch will rotate the keys
+  SlotStreams streams_;
+  uint64_t excess_bytes_ = 0;  // of weights that were read again for streams that were not adjacent
+  // Slots were shifted or copied: the next batch rotates the keys, and copies the streams.
+  bool has_pending_edits_ = false;
   const LayerWatch* watch_ = nullptr;  // in DecodeApart()
+
+  // The slot's state that ReadCache() takes parts of; no bytes: none.
+  struct ReadSlot {
+    int32_t slot = 0;
+    Held held;
+    std::string bytes;
+  };
+  ReadSlot read_;
 
   // The state of a sequence of `length` positions in the parts of the cache that forget: recurrent
   // states and windows. The part that every position keeps stays in its slot.
@@ -169,7 +191,8 @@ class LlamaStage final : public Stage {
   size_t rows_out_ = 0;         // of rows_ that arrived at the boundary
   std::string boundary_error_;
   std::vector<uint32_t> output_rows_;  // last stage
-  std::vector<float> kept_logits_;     // [output_rows, n_vocab], unless libllama has them in order
+  std::vector<uint32_t> graph_rows_;   // of each row in its only graph; empty: the same order
+  std::vector<float> kept_logits_;     // [output_rows, n_vocab] of several graphs
   std::vector<int32_t> token_;         // columns of llama_batch, reused to avoid allocations
   std::vector<int32_t> position_;
   std::vector<int32_t> n_slot_;

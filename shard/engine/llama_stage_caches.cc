@@ -1,12 +1,14 @@
-// Reads and writes the contents of a stage's slots, for transfer between stages.
+// Reads and writes the contents of a stage's slots: for transfer between stages, and to exchange
+// the streams of slots.
 #include <algorithm>
 #include <new>
+#include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "shard/device/engine.h"
 #include "shard/device/memory.h"
 #include "shard/engine/llama_stage.h"
+#include "shard/engine/sequence_state.h"
 
 namespace strata {
 
@@ -14,47 +16,82 @@ Stage::Held LlamaStage::SlotStateOf(int32_t slot) const {
   return {.version = versions_[slot], .positions = static_cast<uint32_t>(next_[slot])};
 }
 
+// Neither states nor windows can be split by positions.
 bool LlamaStage::SplitsCaches() const {
-  return llama_n_seq_max(context_.get()) > config_.facts.n_seq_max;
+  return config_.ability.trim && llama_model_n_swa(model_.get()) <= 0;
+}
+
+absl::StatusOr<std::string> LlamaStage::ReadState(int32_t slot) {
+  LogCapture log;
+  const size_t size = llama_state_seq_get_size(context_.get(), Sequence(slot));
+  const auto no_memory = [size] {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size, " bytes of a cache"));
+  };
+  if (size > AvailableBytes()) return no_memory();
+  std::string state;
+  try {
+    state.resize(size);
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+  auto* const data = reinterpret_cast<uint8_t*>(state.data());
+  if (size == 0 || llama_state_seq_get_data(context_.get(), data, size, Sequence(slot)) != size) {
+    return absl::InternalError(absl::StrCat("slot ", slot, " cannot be read: ", log.errors()));
+  }
+  return state;
+}
+
+absl::Status LlamaStage::WriteState(int32_t slot, absl::string_view state, uint32_t n_positions) {
+  LogCapture log;
+  llama_memory_seq_rm(memory(), Sequence(slot), -1, -1);
+  const auto* const data = reinterpret_cast<const uint8_t*>(state.data());
+  if (llama_state_seq_set_data(context_.get(), data, state.size(), Sequence(slot)) ==
+          state.size() &&
+      llama_memory_seq_pos_max(memory(), Sequence(slot)) + 1 ==
+          static_cast<llama_pos>(n_positions)) {
+    next_[slot] = static_cast<int32_t>(n_positions);
+    return absl::OkStatus();
+  }
+  Drop(slot);
+  return absl::DataLossError(
+      absl::StrCat("a cache for slot ", slot, " does not fit into this stage: ", log.errors()));
 }
 
 absl::StatusOr<Stage::CachePart> LlamaStage::ReadCache(int32_t slot, uint32_t begin,
                                                        uint32_t n_max) {
   UndoLookahead();
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
-  const auto length = static_cast<uint32_t>(next_[slot]);
-  if (begin >= length || n_max == 0) {
+  const Held held = SlotStateOf(slot);
+  if (begin >= held.positions || n_max == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("positions from ", begin, " of slot ", slot, ", which has ", length));
+        absl::StrCat("positions from ", begin, " of slot ", slot, ", which has ", held.positions));
   }
-  if (has_shifted_) return absl::UnavailableError("the slots' positions are being shifted");
-  const bool splits = SplitsCaches();
-  if (!splits && begin > 0) return absl::UnimplementedError("this cache cannot be read in parts");
+  if (has_pending_edits_) {
+    return absl::UnavailableError("slots are being shifted or copied until the next step");
+  }
+  if (!SplitsCaches() && begin > 0) {
+    return absl::UnimplementedError("this cache cannot be read in parts");
+  }
+  const bool is_read = !read_.bytes.empty() && read_.slot == slot &&
+                       read_.held.version == held.version && read_.held.positions > begin;
+  if (!is_read) {
+    read_ = {};
+    auto state = ReadState(slot);
+    if (!state.ok()) return state.status();
+    read_ = {.slot = slot, .held = held, .bytes = *std::move(state)};
+  }
+  const uint32_t length = read_.held.positions;
   CachePart part = {.begin = begin,
-                    .end = splits ? begin + std::min(n_max, length - begin) : length};
-  const bool whole = part.begin == 0 && part.end == length;
-  const llama_seq_id from = whole ? slot : spare();
-  if (!whole) {
-    llama_memory_seq_cp(memory(), slot, from, static_cast<llama_pos>(part.begin),
-                        static_cast<llama_pos>(part.end));
+                    .end = SplitsCaches() ? begin + std::min(n_max, length - begin) : length};
+  const bool is_last = part.end == length;
+  if (is_last && begin == 0) {
+    part.bytes = std::exchange(read_, {}).bytes;
+    return part;
   }
-  const absl::Cleanup clear_spare = [&] {
-    if (!whole) llama_memory_seq_rm(memory(), from, -1, -1);
-  };
-  LogCapture log;
-  const size_t size = llama_state_seq_get_size(context_.get(), from);
-  if (size > AvailableBytes()) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size, " bytes of a cache"));
-  }
-  try {
-    part.bytes.resize(size);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size, " bytes of a cache"));
-  }
-  auto* const data = reinterpret_cast<uint8_t*>(part.bytes.data());
-  if (size == 0 || llama_state_seq_get_data(context_.get(), data, size, from) != size) {
-    return absl::InternalError(absl::StrCat("slot ", slot, " cannot be read: ", log.errors()));
-  }
+  auto bytes = PositionsOf(read_.bytes, part.begin, part.end);
+  if (is_last || !bytes.ok()) read_ = {};
+  if (!bytes.ok()) return bytes.status();
+  part.bytes = *std::move(bytes);
   return part;
 }
 
@@ -68,26 +105,44 @@ absl::Status LlamaStage::WriteCache(int32_t slot, const CachePart& part) {
                                                    ") for slot ", slot, ", which has ", length,
                                                    " of ", config_.facts.n_ctx));
   }
-  if (part.begin == 0) Drop(slot);
-  const llama_seq_id into = part.begin == 0 ? slot : spare();
-  const auto* const data = reinterpret_cast<const uint8_t*>(part.bytes.data());
-  LogCapture log;
-  bool written = llama_state_seq_set_data(context_.get(), data, part.bytes.size(), into) ==
-                     part.bytes.size() &&
-                 llama_memory_seq_pos_max(memory(), into) + 1 == static_cast<llama_pos>(part.end);
-  if (into != slot) {
-    written =
-        written && llama_memory_seq_pos_min(memory(), into) == static_cast<llama_pos>(part.begin);
-    if (written) llama_memory_seq_cp(memory(), into, slot, -1, -1);
-    llama_memory_seq_rm(memory(), into, -1, -1);
-  }
-  if (!written) {
+  if (part.begin == 0) {
     Drop(slot);
-    return absl::DataLossError(absl::StrCat("another stage's cache for slot ", slot,
-                                            " does not fit into this stage: ", log.errors()));
+    return WriteState(slot, part.bytes, part.end);
   }
-  next_[slot] = static_cast<int32_t>(part.end);
-  return absl::OkStatus();
+  auto state = ReadState(slot);
+  if (!state.ok()) return state.status();
+  auto joined = JoinPositions({*state, part.bytes});
+  if (!joined.ok()) {
+    Drop(slot);
+    return absl::DataLossError(absl::StrCat(
+        "a cache for slot ", slot, " does not fit into this stage: ", joined.status().message()));
+  }
+  return WriteState(slot, *joined, part.end);
+}
+
+absl::Status LlamaStage::ExchangeStreams(SlotStreams::Exchange exchange) {
+  struct Content {
+    int32_t slot;
+    uint32_t n_positions;
+    std::string state;
+  };
+  std::vector<Content> contents;
+  for (const int32_t slot : {exchange.slot, exchange.other}) {
+    if (next_[slot] == 0) continue;
+    auto state = ReadState(slot);
+    // They stay where they are, which is only slower.
+    if (!state.ok()) return absl::OkStatus();
+    contents.push_back({slot, static_cast<uint32_t>(next_[slot]), *std::move(state)});
+  }
+  for (const Content& content : contents) {
+    llama_memory_seq_rm(memory(), Sequence(content.slot), -1, -1);
+  }
+  streams_.Apply(exchange);
+  absl::Status status;
+  for (const Content& content : contents) {
+    status.Update(WriteState(content.slot, content.state, content.n_positions));
+  }
+  return status;
 }
 
 }  // namespace strata

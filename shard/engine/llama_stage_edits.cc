@@ -16,7 +16,7 @@ bool LlamaStage::CanTrim(int32_t slot, int32_t begin) const {
 // A sliding window's cache has dropped all positions before the window of the last one.
 bool LlamaStage::HasWindowBefore(int32_t slot, int32_t begin) const {
   const int32_t n_swa = llama_model_n_swa(model_.get());
-  const int32_t oldest = llama_memory_seq_pos_min(memory(), slot);
+  const int32_t oldest = llama_memory_seq_pos_min(memory(), Sequence(slot));
   return n_swa <= 0 || oldest <= std::max(0, begin - n_swa);
 }
 
@@ -25,11 +25,11 @@ bool LlamaStage::TrimTo(int32_t slot, int32_t begin) {
     Drop(slot);
     return true;
   }
-  return llama_memory_seq_rm(memory(), slot, begin, -1);
+  return llama_memory_seq_rm(memory(), Sequence(slot), begin, -1);
 }
 
 void LlamaStage::Drop(int32_t slot) {
-  llama_memory_seq_rm(memory(), slot, -1, -1);  // of a whole sequence: never fails
+  llama_memory_seq_rm(memory(), Sequence(slot), -1, -1);  // of a whole sequence: never fails
   next_[slot] = 0;
   Changed(slot);
 }
@@ -38,8 +38,8 @@ void LlamaStage::Clear() {
   UndoLookahead();
   llama_memory_clear(memory(), /*data=*/false);  // as a slot that is dropped
   std::fill(next_.begin(), next_.end(), 0);
-  for (int32_t slot = 0; slot < spare(); ++slot) Changed(slot);
-  has_shifted_ = false;
+  for (size_t slot = 0; slot < next_.size(); ++slot) Changed(static_cast<int32_t>(slot));
+  has_pending_edits_ = false;
   for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
 }
 
@@ -99,7 +99,10 @@ absl::Status LlamaStage::Copy(int32_t slot, int32_t from) {
     return absl::UnimplementedError("this model's cache cannot copy a sequence");
   }
   Drop(slot);
-  if (next_[from] > 0) llama_memory_seq_cp(memory(), from, slot, -1, -1);
+  if (next_[from] > 0) {
+    llama_memory_seq_cp(memory(), Sequence(from), Sequence(slot), -1, -1);
+    has_pending_edits_ = has_pending_edits_ || config_.has_streams;
+  }
   next_[slot] = next_[from];
   return absl::OkStatus();
 }
@@ -119,12 +122,12 @@ absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
     return absl::UnimplementedError("this model's cache cannot shift positions");
   }
   const int32_t to = edit.begin() + edit.delta();
-  if (!llama_memory_seq_rm(memory(), slot, to, edit.begin())) {
+  if (!llama_memory_seq_rm(memory(), Sequence(slot), to, edit.begin())) {
     return absl::UnimplementedError("this model's cache cannot remove a part of a sequence");
   }
-  llama_memory_seq_add(memory(), slot, edit.begin(), -1, edit.delta());
+  llama_memory_seq_add(memory(), Sequence(slot), edit.begin(), -1, edit.delta());
   next_[slot] += edit.delta();
-  has_shifted_ = true;
+  has_pending_edits_ = true;
   Changed(slot);
   return absl::OkStatus();
 }
@@ -136,7 +139,7 @@ void LlamaStage::Save(const wire::KvEdit& edit) {
   // Not at its expected length: rows of a failed step may be missing.
   if (edit.begin() <= 0 || edit.begin() != next_[edit.slot()]) return;
   constexpr llama_state_seq_flags kFlags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-  const size_t size = llama_state_seq_get_size_ext(context_.get(), edit.slot(), kFlags);
+  const size_t size = llama_state_seq_get_size_ext(context_.get(), Sequence(edit.slot()), kFlags);
   uint64_t kept = 0;
   for (const Checkpoint& each : checkpoints_) kept += each.bytes.capacity();
   const size_t grows = size - std::min(size, checkpoint.bytes.capacity());
@@ -149,8 +152,8 @@ void LlamaStage::Save(const wire::KvEdit& edit) {
     return;
   }
   LogCapture log;
-  if (llama_state_seq_get_data_ext(context_.get(), checkpoint.bytes.data(), size, edit.slot(),
-                                   kFlags) == size) {
+  if (llama_state_seq_get_data_ext(context_.get(), checkpoint.bytes.data(), size,
+                                   Sequence(edit.slot()), kFlags) == size) {
     checkpoint.length = edit.begin();
   }
 }
@@ -168,11 +171,12 @@ absl::Status LlamaStage::Restore(const wire::KvEdit& edit) {
                                             edit.begin()));
   }
   LogCapture log;
-  const bool restored = llama_state_seq_set_data_ext(
-                            context_.get(), checkpoint.bytes.data(), checkpoint.bytes.size(), slot,
-                            LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) == checkpoint.bytes.size() &&
-                        llama_memory_seq_rm(memory(), slot, edit.begin(), -1) &&
-                        llama_memory_seq_pos_max(memory(), slot) == edit.begin() - 1;
+  const bool restored =
+      llama_state_seq_set_data_ext(context_.get(), checkpoint.bytes.data(), checkpoint.bytes.size(),
+                                   Sequence(slot),
+                                   LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) == checkpoint.bytes.size() &&
+      llama_memory_seq_rm(memory(), Sequence(slot), edit.begin(), -1) &&
+      llama_memory_seq_pos_max(memory(), Sequence(slot)) == edit.begin() - 1;
   if (!restored) {
     Drop(slot);
     return absl::DataLossError(absl::StrCat("slot ", slot, " is lost: checkpoint ",

@@ -79,13 +79,8 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
                                    const llama_model* model) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max));
-  params.kv_unified = SharesCache(options.cache, slice.model().header());
+  params.kv_unified = SharesCache(options.cache, options.n_ctx, options.n_seq_max);
   params.n_seq_max = options.n_seq_max;
-  // In a shared pool, a spare sequence can borrow cells, to read a part of a slot. States and
-  // windows cannot be split, nor can the pool of a single slot.
-  const bool splits = CacheAbilityFor(slice.model().header()).trim && params.kv_unified &&
-                      !IsRecurrent(model) && llama_model_n_swa(model) <= 0;
-  if (splits && options.n_seq_max < llama_max_parallel_sequences()) ++params.n_seq_max;
   params.n_batch = EvenBatch(options.n_batch, params.n_seq_max, params.n_ctx);
   params.n_ubatch = params.n_batch;  // one graph for a step: its rows come out in their order
   params.n_threads = static_cast<int32_t>(options.n_threads);
@@ -390,7 +385,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   }
   config.params = params;
   config.n_outputs_max = params.n_outputs_max;
-  config.has_equal_graphs = IsRecurrent(model->get()) || !params.kv_unified;
+  config.has_streams =
+      !params.kv_unified && options.n_seq_max > 1 && !llama_model_is_recurrent(model->get());
+  config.has_equal_graphs = IsRecurrent(model->get()) || config.has_streams;
   config.pools_embeddings = params.embeddings;
   config.n_unpooled_max = UnpooledMax(HostLayers(slice, options, *device), model->get());
   config.has_vocabulary = slice.has_vocabulary();

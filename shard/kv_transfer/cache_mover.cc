@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "shard/kv_transfer/cache_layers.h"
+#include "shard/engine/sequence_state.h"
 #include "shard/kv_transfer/cache_reader.h"
 #include "shard/kv_transfer/cache_stream.h"
 #include "transport/base/mutex.h"
@@ -139,6 +139,13 @@ absl::Status Drop(int32_t slot, Stage* stage) {
   return stage->Apply(drop);
 }
 
+// A slot's positions that have arrived, part after part.
+struct Arrived {
+  int32_t slot = -1;
+  uint32_t begin = 0, end = 0;
+  std::vector<std::string> parts;
+};
+
 // Drops slots that a failed earlier call has left, so that they are copied again.
 absl::Status DropUnknownSlots(Stage* stage, std::vector<Source>* sources) {
   for (int32_t slot = 0; slot < static_cast<int32_t>(stage->facts().n_seq_max); ++slot) {
@@ -169,11 +176,12 @@ class Mover {
       if (std::ranges::any_of(sources_, done)) break;
       if (!AllFit()) {
         SkipFirst();
-      } else if (absl::Status status = WriteNext(); !status.ok()) {
+      } else if (absl::Status status = TakeNext(); !status.ok()) {
         return status;
       }
       on_piece_();
     }
+    if (absl::Status status = WriteArrived(); !status.ok()) return status;
     lags_ = lags_ || std::ranges::any_of(sources_, waits);
     return absl::OkStatus();
   }
@@ -208,7 +216,9 @@ class Mover {
     });
   }
 
-  absl::Status WriteNext() {
+  // Adds the next part to those of its slot, which are written at once: libllama replaces a
+  // sequence's state, and appends nothing.
+  absl::Status TakeNext() {
     Stage::CachePart joined = std::move(sources_[0].next->part);
     if (sources_.size() > 1) {
       std::vector<absl::string_view> states = {joined.bytes};
@@ -220,12 +230,35 @@ class Mover {
       joined.bytes = *std::move(bytes);
     }
     const int32_t slot = sources_[0].next->of.slot();
-    if (absl::Status status = stage_->WriteCache(slot, joined); !status.ok()) return status;
+    if (slot != arrived_.slot || joined.begin == 0) {
+      if (absl::Status status = WriteArrived(); !status.ok()) return status;
+      arrived_ = {.slot = slot, .begin = joined.begin, .end = joined.begin};
+    }
+    if (joined.begin != arrived_.end) {
+      return absl::InvalidArgumentError("a worker with the caches leaves out positions");
+    }
+    arrived_.end = joined.end;
+    arrived_.parts.push_back(std::move(joined.bytes));
     for (Source& source : sources_) {
       source.has[slot] = source.next->of;
       source.next.reset();
     }
     return absl::OkStatus();
+  }
+
+  absl::Status WriteArrived() {
+    const Arrived arrived = std::exchange(arrived_, {});
+    if (arrived.parts.empty()) return absl::OkStatus();
+    Stage::CachePart part = {.begin = arrived.begin, .end = arrived.end};
+    if (arrived.parts.size() == 1) {
+      part.bytes = arrived.parts[0];
+    } else {
+      const std::vector<absl::string_view> parts(arrived.parts.begin(), arrived.parts.end());
+      auto joined = JoinPositions(parts);
+      if (!joined.ok()) return joined.status();
+      part.bytes = *std::move(joined);
+    }
+    return stage_->WriteCache(arrived.slot, part);
   }
 
   // Slots come in order, so the lowest of the next slots is missing at some source: it is skipped.
@@ -242,6 +275,7 @@ class Mover {
   Stage* const stage_;
   std::vector<Source>& sources_;
   const std::function<void()> on_piece_;
+  Arrived arrived_;         // not written yet
   std::set<int32_t> late_;  // slots whose parts are for the next call
   bool lags_ = false;
 };

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shard/kv_transfer/cache_layers.h"
+#include "shard/engine/sequence_state.h"
 #include "shard/model/weight_blocks.h"
 #include "transport/rpc/grpc_status.h"
 

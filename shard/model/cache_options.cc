@@ -113,8 +113,8 @@ bool KeysCanShift(const CacheOptions& options, const GgufHeader& header) {
   return heads.NoMultiple("attention.key_length", kRotated) == 0 && heads.SameKeys();
 }
 
-bool SharesCache(const CacheOptions& options, const GgufHeader& header) {
-  return !options.exact && header.FindTensor("rope_factors_long.weight") == nullptr;
+bool SharesCache(const CacheOptions& options, uint32_t n_ctx, uint32_t n_seq_max) {
+  return CellsOf(options, n_ctx, n_seq_max) < uint64_t{n_ctx} * n_seq_max;
 }
 
 uint64_t CellsOf(const CacheOptions& options, uint32_t n_ctx, uint32_t n_seq_max) {
@@ -154,8 +154,9 @@ absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint
         absl::StrCat("kv_cells is ", options.kv_cells, "; one sequence may take ", n_ctx,
                      " positions: use a smaller context, or more cells"));
   }
-  if (!SharesCache(options, header) &&
-      CellsOf(options, n_ctx, n_seq_max) < uint64_t{n_ctx} * n_seq_max) {
+  // libllama chooses between two sets of rope factors by the size of a sequence's cache.
+  const bool has_two_factors = header.FindTensor("rope_factors_long.weight") != nullptr;
+  if ((options.exact || has_two_factors) && SharesCache(options, n_ctx, n_seq_max)) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv_cells: ",
                      options.exact ? "an exact model needs"

@@ -20,7 +20,7 @@ struct CacheOptions {
   std::string flash_attention;  // empty: auto, which is libllama's choice for the device; on, off
   uint32_t kv_cells = 0;        // positions of all slots together; 0: n_ctx for each
   uint32_t checkpoints = 0;     // saved states, where a cache cannot trim
-  bool exact = false;           // each slot has a cache of its own (SchedulerPolicy::exact)
+  bool exact = false;           // see SchedulerPolicy::exact
 };
 
 inline constexpr uint32_t kCheckpointsMax = 1024;
@@ -39,13 +39,10 @@ absl::StatusOr<int> FlashAttentionType(absl::string_view name);
 absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint32_t n_seq_max,
                                const GgufHeader& header);
 
-// Whether all slots share one cache: then a step that mixes decodes and chunks of prompts is one
-// graph, while with a cache for each slot libllama would split it into graphs of equally many rows
-// per slot, each reading all weights. Attention skips the cells of other slots. The exceptions are
-// a model with two sets of rope factors, since libllama chooses by the size of a sequence's cache,
-// which must not depend on the slots; and exact caches, since the number of cells, and which of
-// them belong to a sequence, decide the order in which attention adds up.
-bool SharesCache(const CacheOptions& options, const GgufHeader& header);
+// Whether all slots share the cells of one cache: only where `kv_cells` are fewer than all slots
+// may take. It is slower, since attention walks over the cells of all slots; with a stream of the
+// cache for each slot, it walks over the sequence's own.
+bool SharesCache(const CacheOptions& options, uint32_t n_ctx, uint32_t n_seq_max);
 
 // Whether positions of keys of this type can be moved. libllama rotates quantised keys again only
 // with the matrices that it makes for heads of multiples of 64, and crashes without them.

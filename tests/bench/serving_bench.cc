@@ -3,7 +3,7 @@
 // program.
 //
 //   serving_bench --model FILE --node HOST:PORT… [--ctx N] [--slots N] [--chunk N] [--wait-ms N]
-//                 prefill:512 decode:8 beside:2048 …
+//                 [--prompt N] keep:32 prefill:512 decode:8 beside:2048 …
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -28,7 +28,7 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kShortPrompt = 32;  // of a request that is to decode
+constexpr uint32_t kKeptPrompt = 900;  // of a request whose prefix is kept
 constexpr size_t kWarmTokens = 4;      // of each request, before it counts
 constexpr absl::Duration kLong = absl::Minutes(5);
 
@@ -39,6 +39,7 @@ struct Options {
   uint32_t ctx = 2304;
   uint32_t slots = 2;
   uint32_t batch = 512;
+  uint32_t prompt = 32;  // of a request that is to decode
   uint32_t tokens = 48;  // of each request that decodes
   SchedulerPolicy policy;
   std::vector<std::pair<std::string, uint32_t>> work;
@@ -108,6 +109,8 @@ class Bench {
   absl::Status Prefill(uint32_t prompt_tokens);
   absl::Status Decode(uint32_t n_streams);
   absl::Status Beside(uint32_t prompt_tokens);
+  // Feeds prompts that are kept in the slots.
+  absl::Status Keep(uint32_t n_prompts);
   absl::StatusOr<double> PrefillSpeed(uint32_t prompt_tokens);
   absl::StatusOr<double> StreamSpeed(TokenTimes* stream);
 
@@ -216,13 +219,20 @@ absl::Status Bench::Prefill(uint32_t prompt_tokens) {
   return absl::OkStatus();
 }
 
+absl::Status Bench::Keep(uint32_t n_prompts) {
+  for (uint32_t i = 0; i < n_prompts; ++i) {
+    if (auto speed = PrefillSpeed(kKeptPrompt); !speed.ok()) return speed.status();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Bench::Decode(uint32_t n_streams) {
   // First the prompts, which stay in the caches, so that all streams begin to decode at once and at
   // the same position.
   std::vector<GenerationRequest> requests;
   std::vector<std::shared_ptr<TokenTimes>> streams;
   for (uint32_t i = 0; i < n_streams; ++i) {
-    requests.push_back(MakeRequest(kShortPrompt, 1));
+    requests.push_back(MakeRequest(options_.prompt, 1));
     auto times = Start(requests.back());
     if (!times.ok()) return times.status();
     streams.push_back(*std::move(times));
@@ -235,7 +245,7 @@ absl::Status Bench::Decode(uint32_t n_streams) {
   std::vector<uint64_t> ids(n_streams);
   for (uint32_t i = 0; i < n_streams; ++i) {
     // No stream ends by itself, so that all decode during the measurement.
-    requests[i].tokens_max = options_.ctx - kShortPrompt;
+    requests[i].tokens_max = options_.ctx - options_.prompt;
     auto times = Start(std::move(requests[i]), &ids[i]);
     if (!times.ok()) return times.status();
     streams.push_back(*std::move(times));
@@ -271,7 +281,7 @@ absl::Status Bench::Beside(uint32_t prompt_tokens) {
   auto alone = PrefillSpeed(prompt_tokens);
   if (!alone.ok()) return alone.status();
   uint64_t id = 0;
-  auto stream = Start(MakeRequest(kShortPrompt, options_.ctx - kShortPrompt), &id);
+  auto stream = Start(MakeRequest(options_.prompt, options_.ctx - options_.prompt), &id);
   if (!stream.ok()) return stream.status();
   if (auto s = (*stream)->WaitForTokens(kWarmTokens); !s.ok()) return s;
   auto decode_alone = StreamSpeed(stream->get());
@@ -316,6 +326,8 @@ absl::Status Bench::Run() {
     absl::Status status;
     if (what == "prefill") {
       status = Prefill(n);
+    } else if (what == "keep") {
+      status = Keep(n);
     } else if (what == "decode") {
       status = Decode(n);
     } else {
@@ -331,6 +343,7 @@ bool Parse(int argc, char** argv, Options* options) {
   const std::vector<std::pair<std::string, uint32_t*>> numbers = {
       {"--ctx", &options->ctx},
       {"--slots", &options->slots},
+      {"--prompt", &options->prompt},
       {"--tokens", &options->tokens},
       {"--chunk", &options->policy.chunk_tokens},
       {"--in-flight", &options->policy.steps_in_flight_max},
@@ -343,7 +356,10 @@ bool Parse(int argc, char** argv, Options* options) {
       const std::pair<std::string, std::string> work =
           absl::StrSplit(word, absl::MaxSplits(':', 1));
       uint32_t n = 0;
-      if (work.first != "prefill" && work.first != "decode" && work.first != "beside") return false;
+      if (work.first != "prefill" && work.first != "decode" && work.first != "beside" &&
+          work.first != "keep") {
+        return false;
+      }
       if (!absl::SimpleAtoi(work.second, &n) || n == 0) return false;
       options->work.emplace_back(work.first, n);
       continue;
@@ -373,7 +389,8 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: serving_bench --model FILE --node HOST:PORT… [--ctx N] [--slots N] [--chunk N] "
-        "[--wait-ms N] [--tokens N] [--listen HOST] prefill:N|decode:N|beside:N…\n");
+        "[--wait-ms N] [--prompt N] [--tokens N] [--listen HOST] "
+        "keep:N|prefill:N|decode:N|beside:N…\n");
     return 2;
   }
   strata::Bench bench(std::move(options));

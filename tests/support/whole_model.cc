@@ -1,5 +1,8 @@
 #include "tests/support/whole_model.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "absl/strings/str_cat.h"
 #include "ggml-backend.h"
 
@@ -23,6 +26,7 @@ absl::StatusOr<std::unique_ptr<WholeModel>> WholeModel::Open(const std::string& 
   params.swa_full = false;
   params.n_threads = 1;
   params.n_threads_batch = 1;
+  whole->kv_unified_ = options.kv_unified;
   whole->context_ = llama_init_from_model(whole->model_, params);
   if (whole->context_ == nullptr) return absl::InternalError("no context for " + path);
   return whole;
@@ -34,14 +38,21 @@ WholeModel::~WholeModel() {
 }
 
 absl::StatusOr<std::vector<float>> WholeModel::Decode(const std::vector<BatchRow>& rows) {
+  // With a stream for each slot, libllama makes the largest graphs of rows in the order of streams.
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (!kv_unified_) std::ranges::stable_sort(order, {}, [&](size_t i) { return rows[i].slot; });
+  std::vector<int32_t> place(rows.size());
   llama_batch batch = llama_batch_init(static_cast<int32_t>(rows.size()), 0, 1);
   batch.n_tokens = static_cast<int32_t>(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    batch.token[i] = rows[i].token;
-    batch.pos[i] = rows[i].position;
+    const BatchRow& row = rows[order[i]];
+    batch.token[i] = row.token;
+    batch.pos[i] = row.position;
     batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = rows[i].slot;
-    batch.logits[i] = rows[i].wants_logits ? 1 : 0;
+    batch.seq_id[i][0] = row.slot;
+    batch.logits[i] = row.wants_logits ? 1 : 0;
+    place[order[i]] = static_cast<int32_t>(i);
   }
   const int32_t result = llama_decode(context_, batch);
   llama_batch_free(batch);
@@ -50,7 +61,7 @@ absl::StatusOr<std::vector<float>> WholeModel::Decode(const std::vector<BatchRow
   std::vector<float> logits;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].wants_logits) continue;
-    const float* row = llama_get_logits_ith(context_, static_cast<int32_t>(i));
+    const float* row = llama_get_logits_ith(context_, place[i]);
     logits.insert(logits.end(), row, row + n_vocab);
   }
   return logits;

@@ -23,7 +23,7 @@ struct WholeModelOptions {
   uint32_t n_ctx = 128;  // positions per slot
   uint32_t n_seq_max = 4;
   uint32_t n_batch = 64;
-  bool kv_unified = true;
+  bool kv_unified = false;  // all slots share the cells of one cache
 };
 
 class WholeModel {
@@ -46,6 +46,7 @@ class WholeModel {
  private:
   WholeModel() = default;
 
+  bool kv_unified_ = false;
   llama_model* model_ = nullptr;
   llama_context* context_ = nullptr;
 };

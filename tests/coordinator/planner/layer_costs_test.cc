@@ -181,8 +181,8 @@ TEST(LayerCosts, WindowedLayersKeepTheirWindow) {
   }
   const uint64_t per_position = costs.layers[0].kv_bytes_per_position;
   const CacheShape shape = {.n_ctx = 8192, .n_seqs = 2, .n_batch = 128};
-  // Two windows and the rows of a batch, padded.
-  EXPECT_EQ(CacheBytes(costs.layers[0], shape), 1280 * per_position);
+  // A window and the rows of a batch for each, padded.
+  EXPECT_EQ(CacheBytes(costs.layers[0], shape), 2 * 768 * per_position);
   EXPECT_EQ(CacheBytes(costs.layers[5], shape), 2 * 8192 * per_position);
 }
 
@@ -198,7 +198,7 @@ TEST(LayerCosts, FewCellsAndCheckpointsAreCounted) {
   EXPECT_EQ(CacheBytes(costs.layers[0], shape), windows + 3 * 512 * per_position);
   EXPECT_EQ(CacheBytes(costs.layers[5], shape), 10240 * per_position);
   // Each sequence has its own cache.
-  shape.exact = true;
+  shape.kv_cells = 0;
   shape.n_checkpoints = 0;
   EXPECT_EQ(CacheBytes(costs.layers[0], shape), 4 * 768 * per_position);
   EXPECT_EQ(CacheBytes(costs.layers[5], shape), 4 * 8192 * per_position);
@@ -209,7 +209,13 @@ TEST(LayerCosts, ScoresAreWrittenDownWithoutFlashAttention) {
   CacheShape shape = {.n_ctx = 1024, .n_seqs = 2, .n_batch = 64};
   const uint64_t with = ComputeBytes(costs, shape, false);
   shape.flash_attention = false;
-  EXPECT_EQ(ComputeBytes(costs, shape, false) - with, 2 * 64 * 2048 * 4 * sizeof(float));
+  EXPECT_EQ(ComputeBytes(costs, shape, false) - with, 2 * 64 * 1024 * 4 * sizeof(float));
+  // Rows attend to the cells of all sequences where these are shared.
+  shape.kv_cells = 1536;
+  shape.flash_attention = true;
+  const uint64_t shared = ComputeBytes(costs, shape, false);
+  shape.flash_attention = false;
+  EXPECT_EQ(ComputeBytes(costs, shape, false) - shared, 2 * 64 * 1536 * 4 * sizeof(float));
 }
 
 TEST(LayerCosts, AnUnknownArchitecturesWindowsAreNotTrusted) {

@@ -1,4 +1,5 @@
-// The slots after a batch on which libllama fails: as before, or dropped and named.
+// The slots after a batch on which libllama fails: as before, or dropped and named. Also what a
+// step costs beside the contents of other slots.
 #include "shard/engine/llama_stage.h"
 
 #include <cstdint>
@@ -72,6 +73,7 @@ struct StageKind {
   RandomModelSpec spec;
   bool is_unified = true;          // one cache for all slots
   bool has_equal_graphs = false;   // as LlamaStage::Config
+  bool has_streams = false;        // as LlamaStage::Config
   bool is_first_half = false;      // ends in the middle, at output_tensor
   std::string output_tensor = "";  // as LlamaStage::Config
 };
@@ -104,6 +106,9 @@ class FailingStage {
     config.output_tensor = kind.output_tensor;
     config.n_outputs_max = kCtx;
     config.has_equal_graphs = kind.has_equal_graphs;
+    config.has_streams = kind.has_streams;
+    config.facts.kv_bytes = 1 << 20;
+    config.facts.slice_bytes = 1 << 20;
     config.has_vocabulary = true;
     config.facts.layers = slice->layers();
     config.facts.is_first = true;
@@ -128,6 +133,8 @@ class FailingStage {
     params.swa_full = false;
     params.abort_callback = &FailingStage::WantsAbort;
     params.abort_callback_data = this;
+    params.cb_eval = &FailingStage::CountCells;
+    params.cb_eval_user_data = this;
     if (stage_->watches_tensors()) {
       params.embeddings = true;
       params.pooling_type = LLAMA_POOLING_TYPE_MEAN;
@@ -146,7 +153,8 @@ class FailingStage {
     }
     std::vector<uint32_t> outputs;
     if (is_last_) outputs.push_back(static_cast<uint32_t>(rows.size()) - 1);
-    n_checks_ = 0;
+    n_checks_ = n_graphs_ = 0;
+    cells_walked_ = 0;
     return stage_->Decode(
         {.tokens = tokens, .positions = positions, .slots = slots, .output_rows = outputs});
   }
@@ -165,6 +173,11 @@ class FailingStage {
     return {logits.begin(), logits.end()};
   }
 
+  // Of the last batch: graphs, and the cells over which attention walked in them, of all layers.
+  // Not counted where the stage is a first half.
+  int n_graphs() const { return n_graphs_; }
+  int64_t cells_walked() const { return cells_walked_; }
+
   // How often libllama called the abort callback in the last batch.
   int n_checks() const { return n_checks_; }
 
@@ -174,11 +187,24 @@ class FailingStage {
     return ++self->n_checks_ == self->abort_at_;
   }
 
+  static bool CountCells(ggml_tensor* tensor, bool ask, void* data) {
+    auto* self = static_cast<FailingStage*>(data);
+    if (!ask || tensor->op != GGML_OP_FLASH_ATTN_EXT) return false;
+    const ggml_tensor &queries = *tensor->src[0], &keys = *tensor->src[1];
+    self->n_graphs_ += self->first_attention_.empty() || self->first_attention_ == tensor->name;
+    if (self->first_attention_.empty()) self->first_attention_ = tensor->name;
+    self->cells_walked_ += queries.ne[1] * keys.ne[1] * queries.ne[3];
+    return false;
+  }
+
   std::unique_ptr<LlamaStage> stage_;
   uint32_t n_vocab_ = 0;
   bool is_last_ = false;
   int n_checks_ = 0;
   int abort_at_ = 0;  // 0: never
+  int n_graphs_ = 0;
+  int64_t cells_walked_ = 0;
+  std::string first_attention_;  // the name of a graph's first attention
 };
 
 // Runs `before`, then `batch`, aborted at its end and run again: the result is the same as without
@@ -255,6 +281,48 @@ TEST(LlamaStage, LogitsAreThoseOfTheirRowsInAnyOrderOfSlots) {
   const std::vector<float> last = falling.Logits();
   ASSERT_EQ(alone.size(), last.size());
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(alone[i], last[i], 1e-3);
+}
+
+StageKind Streams() {
+  return {.spec = Llama(), .is_unified = false, .has_equal_graphs = true, .has_streams = true};
+}
+
+TEST(LlamaStage, ARowCostsTheSameWhateverOtherSlotsHave) {
+  FailingStage alone(Streams());
+  FailingStage beside(Streams());
+  for (int32_t slot = 1; slot < 4; ++slot) {
+    ASSERT_TRUE(beside.Decode(SlotRows(slot, 0, 100)).ok());
+  }
+  for (const Rows& rows : {SlotRows(0, 0, 20), SlotRows(0, 20, 1)}) {
+    ASSERT_TRUE(alone.Decode(rows).ok());
+    ASSERT_TRUE(beside.Decode(rows).ok());
+    EXPECT_GT(alone.cells_walked(), 0);
+    EXPECT_EQ(alone.cells_walked(), beside.cells_walked());
+    EXPECT_EQ(alone.Logits(), beside.Logits());
+  }
+}
+
+TEST(LlamaStage, SlotsThatAreComputedTogetherAreOneGraphWhateverIsBetweenThem) {
+  FailingStage calm({.spec = Llama(), .is_unified = false, .has_equal_graphs = true});
+  FailingStage stage(Streams());
+  for (FailingStage* each : {&calm, &stage}) {
+    for (int32_t slot = 0; slot < 4; ++slot) {
+      ASSERT_TRUE(each->Decode(SlotRows(slot, 0, 10 + 5 * slot)).ok());
+    }
+  }
+  for (int32_t i = 0; i < 3; ++i) {
+    const Rows rows = SlotRows(3, 25 + i, 1) + SlotRows(0, 10 + i, 1);
+    ASSERT_TRUE(calm.Decode(rows).ok());
+    ASSERT_TRUE(stage.Decode(rows).ok());
+    EXPECT_EQ(calm.n_graphs(), 2);
+    EXPECT_EQ(stage.n_graphs(), 1);
+  }
+  // The slots that made room are as they were.
+  for (const Rows& rows : {SlotRows(1, 15, 1), SlotRows(2, 20, 1), SlotRows(1, 16, 2)}) {
+    ASSERT_TRUE(calm.Decode(rows).ok());
+    ASSERT_TRUE(stage.Decode(rows).ok());
+    EXPECT_EQ(calm.Logits(), stage.Logits());
+  }
 }
 
 TEST(LlamaStage, GraphWithoutTheBoundaryIsRolledBack) {

@@ -422,9 +422,10 @@ TEST(Stage, FactsDescribeTheStage) {
     EXPECT_EQ(facts->n_ctx_train, 512u);
     EXPECT_EQ(facts->n_seq_max, 4u);
     EXPECT_EQ(facts->n_batch, 64u);
-    // 4 sequences of 128 cells, keys and values of 2 heads of 16 in f16, for each layer; and the
-    // data about a cell.
-    EXPECT_NEAR(facts->kv_bytes, 4 * 128 * (2 * (2 * 16) * 2 * facts->layers.size() + 48), 6000);
+    // 4 sequences of 128 cells, padded to 256, keys and values of 2 heads of 16 in f16, for each
+    // layer; and the data about a cell.
+    EXPECT_NEAR(facts->kv_bytes, 4 * (256 * (2 * (2 * 16) * 2 * facts->layers.size()) + 128 * 48),
+                6000);
     EXPECT_GT(facts->compute_bytes, 0u);
     EXPECT_GT(facts->slice_bytes, 0u);
   }

@@ -1,5 +1,5 @@
 // A peer's bytes as a sequence's state, taken apart by layers and put together: it ends in a state
-// of the wanted layers, or in an error that the headers name. (cache_layers_test checks that the
+// of the wanted layers, or in an error that the headers name. (sequence_state_test checks that the
 // state is the right one: bytes made for it may be read as two different states.)
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "shard/kv_transfer/cache_layers.h"
+#include "shard/engine/sequence_state.h"
 
 namespace strata {
 namespace {

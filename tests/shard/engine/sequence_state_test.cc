@@ -1,9 +1,10 @@
 // States of sequences split by layers, against stages with exactly those layers.
-#include "shard/kv_transfer/cache_layers.h"
+#include "shard/engine/sequence_state.h"
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -34,7 +35,7 @@ std::string Cut(absl::string_view state, uint32_t n_layers, LayerRange layers) {
   return cut.ok() ? *std::move(cut) : "";
 }
 
-class CacheLayers : public ::testing::TestWithParam<Kind> {
+class SequenceState : public ::testing::TestWithParam<Kind> {
  protected:
   static StageOptions OptionsOf(const Kind& kind) {
     StageOptions options = Options();
@@ -47,7 +48,7 @@ class CacheLayers : public ::testing::TestWithParam<Kind> {
   Chain parts_{model_, {0, 1, 4, 6}, OptionsOf(GetParam())};
 };
 
-TEST_P(CacheLayers, EqualThoseOfStagesWithTheseLayers) {
+TEST_P(SequenceState, EqualThoseOfStagesWithTheseLayers) {
   for (Chain* chain : {&whole_, &parts_}) {
     ASSERT_TRUE(chain->Decode(Prompt(0, 0, 9) + Prompt(2, 0, 30)).ok());
     ASSERT_TRUE(chain->Decode(Prompt(2, 30, 1)).ok());
@@ -67,7 +68,7 @@ TEST_P(CacheLayers, EqualThoseOfStagesWithTheseLayers) {
 }
 
 // From three stages into two of other ranges.
-TEST_P(CacheLayers, SequencesContinueInStagesOfOtherRanges) {
+TEST_P(SequenceState, SequencesContinueInStagesOfOtherRanges) {
   ASSERT_TRUE(whole_.Decode(Prompt(1, 0, 40)).ok());
   ASSERT_TRUE(parts_.Decode(Prompt(1, 0, 40)).ok());
   Chain there(model_, {0, 3, 6}, OptionsOf(GetParam()));
@@ -90,7 +91,7 @@ TEST_P(CacheLayers, SequencesContinueInStagesOfOtherRanges) {
 }
 
 // Freed cells in between are reused, so that later positions stand before earlier ones.
-TEST_P(CacheLayers, AreSortedByPosition) {
+TEST_P(SequenceState, AreSortedByPosition) {
   Chain used(model_, {0, 6}, OptionsOf(GetParam()));
   ASSERT_TRUE(used.Decode(Prompt(0, 0, 30)).ok());
   ASSERT_TRUE(used.Decode(Prompt(1, 0, 10)).ok());
@@ -108,9 +109,9 @@ TEST_P(CacheLayers, AreSortedByPosition) {
   EXPECT_EQ(Cut(there, 6, {0, 1}), Cut(here, 6, {0, 1}));
 }
 
-TEST_P(CacheLayers, OfInvalidStatesAreRefused) {
-  ASSERT_TRUE(whole_.Decode(Prompt(1, 0, 12)).ok());
-  const std::string state = StateOf(&whole_.stage(0), 1);
+TEST_P(SequenceState, OfInvalidStatesAreRefused) {
+  ASSERT_TRUE(whole_.Decode(Prompt(0, 0, 12)).ok());
+  const std::string state = StateOf(&whole_.stage(0), 0);
   const auto refused = [](const absl::StatusOr<std::string>& cut) { return cut.status().code(); };
   EXPECT_EQ(refused(LayersOf(state, 5, {0, 1})), Code::kUnimplemented);
   EXPECT_EQ(refused(LayersOf(state, 6, {3, 3})), Code::kUnimplemented);
@@ -120,8 +121,8 @@ TEST_P(CacheLayers, OfInvalidStatesAreRefused) {
   EXPECT_EQ(refused(LayersOf(state.substr(0, state.size() - 1), 6, {0, 1})), Code::kUnimplemented);
   EXPECT_EQ(refused(JoinLayers({})), Code::kInvalidArgument);
   EXPECT_EQ(refused(JoinLayers({state, "x"})), Code::kInvalidArgument);
-  const std::string shorter = StateOf(&whole_.stage(0), 1, 0, 11);
-  const std::string other = StateOf(&whole_.stage(0), 1, 1, 11);
+  const std::string shorter = StateOf(&whole_.stage(0), 0, 0, 11);
+  const std::string other = StateOf(&whole_.stage(0), 0, 1, 11);
   EXPECT_EQ(refused(JoinLayers({state, shorter})), Code::kInvalidArgument);
   EXPECT_EQ(refused(JoinLayers({shorter, other})), Code::kInvalidArgument);
   // LayersOf() never gives positions that do not rise.
@@ -133,15 +134,53 @@ TEST_P(CacheLayers, OfInvalidStatesAreRefused) {
   EXPECT_EQ(Cut(turned, 6, {0, 6}).size(), state.size());
 }
 
+TEST_P(SequenceState, PositionsAreThoseOfAPart) {
+  ASSERT_TRUE(whole_.Decode(Prompt(1, 0, 30)).ok());
+  const std::string state = StateOf(&whole_.stage(0), 1);
+  std::vector<std::string> parts;
+  for (const auto [begin, end] : {std::pair(0, 7), std::pair(7, 8), std::pair(8, 30)}) {
+    auto part = PositionsOf(state, begin, end);
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_LT(part->size(), state.size());
+    parts.push_back(*std::move(part));
+  }
+  const auto joined = JoinPositions({parts[0], parts[1], parts[2]});
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(*joined, Cut(state, 6, {0, 6}));
+  // Layers and positions may be taken in either order.
+  const auto some = PositionsOf(Cut(state, 6, {2, 5}), 7, 8);
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(*some, Cut(parts[1], 6, {2, 5}));
+}
+
+TEST_P(SequenceState, PositionsThatAreMissingOrDoNotRiseAreRefused) {
+  ASSERT_TRUE(whole_.Decode(Prompt(1, 0, 12)).ok());
+  const std::string state = StateOf(&whole_.stage(0), 1);
+  EXPECT_EQ(PositionsOf(state, 12, 20).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(PositionsOf(state, 3, 3).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(PositionsOf(state, 3, 13).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(PositionsOf("x", 0, 1).status().code(), Code::kUnimplemented);
+  const auto low = PositionsOf(state, 0, 5), high = PositionsOf(state, 5, 12);
+  ASSERT_TRUE(low.ok() && high.ok());
+  const auto refused = [](const absl::StatusOr<std::string>& joined) {
+    return joined.status().code();
+  };
+  EXPECT_EQ(refused(JoinPositions({*high, *low})), Code::kInvalidArgument);
+  EXPECT_EQ(refused(JoinPositions({*low, *low})), Code::kInvalidArgument);
+  EXPECT_EQ(refused(JoinPositions({*low, Cut(*high, 6, {0, 5})})), Code::kInvalidArgument);
+  EXPECT_EQ(refused(JoinPositions({*low, "x"})), Code::kInvalidArgument);
+  EXPECT_EQ(refused(JoinPositions({})), Code::kInvalidArgument);
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    , CacheLayers,
+    , SequenceState,
     ::testing::Values(Kind{"Llama", {}},
                       Kind{"F32Flash", {.type_k = "f32", .type_v = "f32", .flash_attention = "on"}},
                       Kind{"ValuesInColumns", {.flash_attention = "off"}},
                       Kind{"FewCells", {.flash_attention = "off", .kv_cells = 128}}),
     [](const auto& kind) { return std::string(kind.param.name); });
 
-TEST(CacheLayersOfOthers, CannotBeSplit) {
+TEST(SequenceStatesOfOthers, CannotBeTakenApart) {
   for (const RandomModelSpec& spec : {Windowed(), Mamba()}) {
     Chain chain(OpenModel(spec), {0, static_cast<uint32_t>(spec.n_layer)}, Options());
     ASSERT_TRUE(chain.Decode(Prompt(0, 0, 9)).ok());
