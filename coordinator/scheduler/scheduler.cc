@@ -184,8 +184,8 @@ void Scheduler::Impl::Cancel(uint64_t id, Leave leave, int64_t now_us) {
 void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep& flight) {
   AddTimings(result, &stats.stages);
   for (const wire::StageTiming& timing : result.timings()) {
-    if (flight.timing.rows == 0) break;
-    costs.Observe(timing.stage(), flight.timing.rows,
+    if (flight.timing.size.rows == 0) break;
+    costs.Observe(timing.stage(), flight.timing.size,
                   int64_t{timing.compute_us()} + timing.sample_us());
   }
   for (const BatchSlice& slice : flight.slices) {

@@ -104,7 +104,8 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
                               .end = end,
                               .samples = samples,
                               .is_prompt = is_prompt});
-  b->flight.timing.samples += samples ? 1 : 0;
+  b->flight.timing.size += StepSize::Of(begin, end - begin);
+  if (samples) b->flight.timing.next += StepSize::Of(end, 1);
   return end - begin;
 }
 
@@ -252,7 +253,7 @@ uint32_t Scheduler::Impl::NDecoding() const {
 void Scheduler::Impl::AddDecodes(Builder* b) {
   const auto n_groups_in_flight =
       std::count_if(in_flight.begin(), in_flight.end(),
-                    [](const InFlightStep& flight) { return flight.timing.samples > 0; });
+                    [](const InFlightStep& flight) { return flight.timing.next.rows > 0; });
   if (n_groups_in_flight >= facts.n_stages) return;
   std::vector<Request*> ready;
   for (uint64_t id : running) {
@@ -273,9 +274,14 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
   const uint32_t rows_max = std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch - b.rows());
   const uint32_t n_decoding = NDecoding();
   if (n_decoding == 0) {
-    uint32_t rows_left = 0;
-    for (uint64_t id : running) rows_left += Remaining(requests.at(id));
-    return ChunkForThroughput(costs, {.rows_left = rows_left,
+    StepSize left;
+    for (uint64_t id : running) {
+      const Request& r = requests.at(id);
+      left += StepSize::Of(Goal(r) - Remaining(r), Remaining(r));
+    }
+    const uint64_t position = left.cells / std::max(left.rows, 1u);
+    return ChunkForThroughput(costs, {.rows_left = left.rows,
+                                      .position = static_cast<uint32_t>(position),
                                       .chunk_min = rows_max,
                                       .chunk_max = facts.n_batch - b.rows(),
                                       .stage_us_max = int64_t{policy.chunk_ms} * 1000});
@@ -290,7 +296,7 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
   }
   const bool prompts_in_flight = std::any_of(
       in_flight.begin(), in_flight.end(),
-      [](const InFlightStep& flight) { return flight.timing.rows > flight.decode_rows; });
+      [](const InFlightStep& flight) { return flight.timing.size.rows > flight.decode_rows; });
   if (!costs.known()) return prompts_in_flight ? 0 : std::min(rows_max, kFirstChunkTokens);
   const int64_t wait_us =
       int64_t{next.is_fed_again ? policy.refeed_wait_ms : policy.prompt_wait_ms} * 1000;
@@ -300,7 +306,8 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
   const uint32_t rows = ChunkWithin(costs, {.now_us = now_us,
                                             .last_result_us = last_result_us,
                                             .in_flight = pending,
-                                            .decode_rows = b.rows(),
+                                            .decodes = b.flight.timing.size,
+                                            .prompt_position = Goal(next) - Remaining(next),
                                             .chunk_max = rows_max,
                                             .n_apart = n_apart,
                                             .wait_us = most_us,
@@ -370,7 +377,7 @@ void Scheduler::Impl::AddExact(Builder* b) {
   const uint32_t n_decoding = NDecoding();
   const auto prompts_in_flight = static_cast<uint32_t>(std::count_if(
       in_flight.begin(), in_flight.end(),
-      [](const InFlightStep& flight) { return flight.timing.rows > flight.decode_rows; }));
+      [](const InFlightStep& flight) { return flight.timing.size.rows > flight.decode_rows; }));
   const uint32_t prompts_max =
       n_decoding == 0 ? in_flight_max() : facts.n_stages - std::min(facts.n_stages - 1, n_decoding);
   const bool is_due = next.empty() || last_step_id >= last_prompt_step_id + n_decoding;
@@ -425,7 +432,6 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   if (b.prompt_rows > 0) last_prompt_step_id = last_step_id;
   prompt_steps = b.flight.decode_rows > 0 ? 0 : prompt_steps + 1;
   b.flight.timing.submitted_us = now_us;
-  b.flight.timing.rows = b.rows();
   ++stats.steps;
   stats.rows += b.rows();
   const auto row_class =

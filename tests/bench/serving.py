@@ -22,7 +22,8 @@ RPC_SERVER = "/usr/libexec/x86_64-linux-gnu/llama/bin/ggml-rpc-server"
 ONE, TWO, RPC = "libllama, 1 core", "libllama, 2 cores", "llama.cpp RPC, 2 × 1 core"
 STAGE1, STAGES2, SHAPED = "Strata, 1 stage", "Strata, 2 stages", "Strata, 2 stages, shaped links"
 ROWS = ["prefill 512", "prefill 2048", "decode 1", "decode 4", "decode 8", "decode 16"]
-BESIDE = "beside"
+KEPT_SLOTS = (4, 16, 64)
+DEPTHS, STREAMS = (1000, 4000), (4, 8, 16)
 
 
 class Nodes:
@@ -52,6 +53,8 @@ class Contest:
         self.samples = {}  # contestant: {row: [tokens per second]}
         self.beside = []   # lines of serving_bench
         self.details = []  # likewise
+        self.kept = []     # {"slots", row: speed with empty caches, row + " kept": beside kept prefixes}
+        self.depth = {}    # {contestant: {"STREAMS behind DEPTH": [tokens per second]}}
 
     def add(self, who, row, speed):
         self.samples.setdefault(who, {}).setdefault(row, []).append(speed)
@@ -110,14 +113,14 @@ class Contest:
 
     # Strata.
 
-    def serve(self, cores, is_shaped, runs):
+    def serve(self, cores, is_shaped, runs, model=None):
         """Lines of serving_bench; `runs` are its words for one load of the model each."""
         network = Network(self.options, 3 if is_shaped else 0)  # who asks, and one for each stage
         nodes = Nodes(self.options, cores, network)
         lines = []
         try:
             for words in runs:
-                command = [self.options.bin + "/serving_bench", "--model", self.options.model, "--listen",
+                command = [self.options.bin + "/serving_bench", "--model", model or self.options.model, "--listen",
                            network.host(0), "--tokens", str(self.options.tokens)]
                 for address in nodes.addresses:
                     command += ["--node", address]
@@ -146,6 +149,46 @@ class Contest:
             say(f"limit {wait_ms} ms{', shaped links' if is_shaped else ''}: decode {line['decode_alone']:.1f} "
                 f"→ {line['decode']:.1f}, prefill {line['prefill_alone']:.1f} → {line['prefill']:.1f} tok/s")
 
+    def beside_kept(self):
+        """One stream of the demo model while all other slots have kept prefixes, beside empty caches."""
+        for slots in KEPT_SLOTS:
+            words = ["--ctx", "1152", "--slots", str(slots), "decode:1", "prefill:900", f"keep:{2 * slots}",
+                     "decode:1", "prefill:900"]
+            lines = self.serve(self.options.cores[:2], False, [words], self.options.demo_model)
+            found = {"slots": slots}
+            for line in lines:
+                row = line["what"]
+                found[row + " kept" if row in found else row] = line["tokens_per_s"]
+            self.kept.append(found)
+            say(f"{slots} slots: " + ", ".join(f"{row} {found[row]:.0f} → {found[row + ' kept']:.0f} tok/s"
+                                               for row in ("decode 1", "prefill 900")))
+
+    def behind_prompts(self):
+        """Many streams behind long prompts: libllama with a stream of the cache for each, one stage, two."""
+        o = self.options
+
+        def add(who, row, speed):
+            self.depth.setdefault(who, {}).setdefault(row, []).append(speed)
+            say(f"{who}: {row}: {speed:.1f} tok/s")
+        for depth in DEPTHS:
+            context = (depth + 64 + 255) // 256 * 256
+            out = subprocess.run(
+                ["taskset", "-c", str(o.cores[0]), "llama-batched-bench", "-m", o.small_model, "-t", "1", "-c",
+                 str(context * STREAMS[-1]), "-b", "512", "-ub", "512", "-npp", str(depth), "-ntg", str(o.tokens),
+                 "-npl", ",".join(map(str, STREAMS)), "--output-format", "jsonl"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            if out.returncode != 0:
+                fail(f"llama-batched-bench failed: {out.stderr[-2000:]}")
+            for line in out.stdout.splitlines():
+                if line.startswith("{"):
+                    figures = json.loads(line)
+                    add(ONE, f"{figures['pl']} behind {depth}", figures["speed_tg"])
+            words = ["--ctx", str(context), "--slots", str(STREAMS[-1]), "--prompt", str(depth),
+                     *(f"decode:{n}" for n in STREAMS[1:])]
+            for who, n_stages in ((STAGE1, 1), (STAGES2, 2)):
+                for line in self.serve(o.cores[:n_stages], False, [words], o.small_model):
+                    add(who, f"{line['what'].split()[1]} behind {depth}", line["tokens_per_s"])
+
     def run(self):
         parts, cores = self.options.parts, self.options.cores
         for number in range(self.options.rounds):
@@ -166,6 +209,10 @@ class Contest:
                 self.mix(100)
                 if "shaped" in parts:
                     self.mix(100, is_shaped=True)
+            if "kept" in parts:
+                self.beside_kept()
+            if "depth" in parts:
+                self.behind_prompts()
         if "limits" in parts:
             for wait_ms in self.options.limits:
                 self.mix(wait_ms)
@@ -186,6 +233,7 @@ def figure(values, digits=1):
 class Report:
     def __init__(self, contest, options):
         self.samples, self.beside, self.details = contest.samples, contest.beside, contest.details
+        self.kept, self.depth = contest.kept, contest.depth
         self.options = options
 
     def of(self, who, row):
@@ -267,6 +315,33 @@ class Report:
                 f"{d['stages'][-1]['sample_ms'] / d['steps']:.2f} | {', '.join(idle)} |")
         return "\n".join(lines)
 
+    def kept_prefixes(self):
+        lines = ["| two stages, demo model | caches empty | other slots full of kept prefixes | ratio, wanted 0.97 |",
+                 "| --- | --- | --- | --- |"]
+        for slots in sorted({found["slots"] for found in self.kept}):
+            some = [found for found in self.kept if found["slots"] == slots]
+            for row in ("decode 1", "prefill 900"):
+                empty, full = ([found[name] for found in some] for name in (row, row + " kept"))
+                lines.append(f"| {slots} slots, {row} | {figure(empty)} | {figure(full)} | "
+                             f"{median(full) / median(empty):.2f} |")
+        return "\n".join(lines)
+
+    def depths(self):
+        """Two stages may at best be twice one core that has half of the streams in a step."""
+        lines = ["| streams, 0.1B | libllama, 1 core | Strata, 1 stage | ratio, wanted 0.95 | 2 stages | "
+                 "2 × libllama's half | ratio, wanted 0.9 |", "| --- | --- | --- | --- | --- | --- | --- |"]
+        for depth in DEPTHS:
+            for n in STREAMS[1:]:
+                row, half = f"{n} behind {depth}", f"{n // 2} behind {depth}"
+                one, stage, stages = (self.depth.get(who, {}).get(row, []) for who in (ONE, STAGE1, STAGES2))
+                halves = self.depth.get(ONE, {}).get(half, [])
+                if not (one and stage and stages and halves):
+                    continue
+                lines.append(f"| {row} | {figure(one)} | {figure(stage)} | {median(stage) / median(one):.2f} | "
+                             f"{figure(stages)} | {2 * median(halves):.1f} | "
+                             f"{median(stages) / (2 * median(halves)):.2f} |")
+        return "\n".join(lines)
+
     def text(self):
         parts = [machine(self.options), self.speeds()]
         if RPC not in self.samples:
@@ -274,6 +349,10 @@ class Report:
         parts += [self.targets(), self.where()]
         if self.beside:
             parts.append(self.trade())
+        if self.kept:
+            parts.append(self.kept_prefixes())
+        if self.depth:
+            parts.append(self.depths())
         return "\n\n".join(parts) + "\n"
 
 
@@ -380,6 +459,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--model", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--demo-model", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--small-model", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for serving.md, .svg and .json")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default 3)")
     parser.add_argument("--tokens", type=int, default=32, metavar="N",
@@ -390,7 +471,7 @@ def main():
                         help="of shaped links, one way (default 500)")
     parser.add_argument("--limits", default="25,50,200,400", metavar="MS,MS,…",
                         help="waits behind prompts to try beside 100 (default 25,50,200,400)")
-    parser.add_argument("--parts", default="strata,whole,shaped,stage,whole2,rpc,beside,limits",
+    parser.add_argument("--parts", default="strata,whole,shaped,stage,whole2,rpc,beside,kept,depth,limits",
                         metavar="PART,…", help="what to measure (default %(default)s)")
     parser.add_argument("--append", action="store_true", help="go on with what --out has already")
     options = parser.parse_args()
@@ -407,13 +488,14 @@ def main():
         with open(stem + ".json") as f:
             kept = json.load(f)
         contest.samples, contest.beside, contest.details = kept["samples"], kept["beside"], kept["details"]
+        contest.kept, contest.depth = kept.get("kept", []), kept.get("depth", {})
     try:
         contest.run()
     finally:
         # What was measured until something failed is kept.
         with open(stem + ".json", "w") as f:
-            json.dump({"samples": contest.samples, "beside": contest.beside, "details": contest.details}, f,
-                      indent=1)
+            json.dump({"samples": contest.samples, "beside": contest.beside, "details": contest.details,
+                       "kept": contest.kept, "depth": contest.depth}, f, indent=1)
     report = Report(contest, options)
     with open(stem + ".md", "w") as f:
         f.write(report.text())

@@ -23,6 +23,7 @@ struct FakeCosts {
   int64_t step_us = 1000;  // of each stage
   int64_t row_us = 100;
   int64_t rows_us = 0;  // more where there are 2 rows or more, as with matrix tiles
+  int64_t cell_ns = 0;  // for each position that a row attends to
   std::function<double()> slowness = nullptr;  // factor on the time of a step in a stage
 };
 
@@ -62,7 +63,7 @@ class FakeStages {
     std::vector<uint64_t> rows(step.tokens().begin(), step.tokens().end());
     int64_t us = now_us;
     for (uint32_t k = 0; k < facts_.n_stages; ++k) {
-      const int64_t took_us = TookUs(step.tokens_size());
+      const int64_t took_us = TookUs(step);
       us = std::max(us, free_us_[k]) + took_us;
       free_us_[k] = us;
       const bool fails = fault && fault->stage == k;
@@ -168,9 +169,13 @@ class FakeStages {
     return static_cast<int32_t>(h % (kVocabulary - 10));
   }
 
-  int64_t TookUs(int rows) const {
+  int64_t TookUs(const wire::Step& step) const {
+    const int rows = step.tokens_size();
     if (rows == 0) return 1;
-    const int64_t us = costs_.step_us + costs_.row_us * rows + (rows > 1 ? costs_.rows_us : 0);
+    int64_t cells = 0;
+    for (const int32_t position : step.positions()) cells += position + 1;
+    const int64_t us = costs_.step_us + costs_.row_us * rows + (rows > 1 ? costs_.rows_us : 0) +
+                       costs_.cell_ns * cells / 1000;
     return costs_.slowness ? static_cast<int64_t>(static_cast<double>(us) * costs_.slowness()) : us;
   }
 

@@ -82,7 +82,9 @@ class RandomRun {
             .keep_prefixes = Pick(0, 4) != 0,
             .prefix_tokens_min = Pick(0, 16)};
   }
-  FakeCosts MakeCosts() { return {.step_us = Pick(0, 20'000), .row_us = Pick(0, 2000)}; }
+  FakeCosts MakeCosts() {
+    return {.step_us = Pick(0, 20'000), .row_us = Pick(0, 2000), .cell_ns = Pick(0, 20'000)};
+  }
 
   std::optional<FakeFault> MakeFault() {
     if (Pick(0, 999) >= failures_per_mille_) return std::nullopt;
