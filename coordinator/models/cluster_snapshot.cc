@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "coordinator/cluster/cluster_stub.h"
 #include "coordinator/cluster/shared_ids.h"
+#include "coordinator/planner/problem/measured_node.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/coordinator.grpc.pb.h"

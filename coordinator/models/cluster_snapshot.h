@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/generation/node_client.h"
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 #include "proto/cluster.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/node.pb.h"

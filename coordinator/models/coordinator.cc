@@ -16,7 +16,7 @@
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/models/reusable_stages.h"
-#include "coordinator/planner/plan_report.h"
+#include "coordinator/planner/report.h"
 #include "coordinator/request/request_status.h"
 #include "shard/model/model_file.h"
 #include "transport/base/short_id.h"

@@ -10,7 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/plan_report.h"
+#include "coordinator/planner/report.h"
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "transport/base/steady_time.h"

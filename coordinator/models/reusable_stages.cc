@@ -5,7 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "coordinator/membership/membership_types.h"
-#include "coordinator/planner/layer_costs.h"
+#include "coordinator/planner/costs/layer_costs.h"
 #include "coordinator/planner/planner.h"
 #include "transport/base/epoch.h"
 #include "transport/rpc/status_details.h"

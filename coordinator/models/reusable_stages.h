@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/models/model_planner.h"
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 
 namespace strata {
 

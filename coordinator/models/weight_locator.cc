@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/generation/pipeline.h"
-#include "coordinator/planner/plan_assign.h"
+#include "coordinator/planner/unit_text.h"
 #include "shard/model/weight_blocks.h"
 
 namespace strata {

@@ -1,11 +1,11 @@
 // Chooses the devices, their order and the cuts of the model: the plan with the least predicted
-// time (cost_model.h) among those that fit. Pure; any thread; takes up to seconds of compute, so
-// never on a loop.
+// time (costs/cost_model.h) among those that fit. Pure; any thread; takes up to seconds of compute,
+// so never on a loop.
 //
-// Up to kExactDevicesMax devices the result is exact, with a proof (plan_exact.h): dynamic
+// Up to kExactDevicesMax devices the result is exact, with a proof (exact/exact.h): dynamic
 // programming over subsets of devices, where the devices of a machine that share memory, bandwidth
 // or cores are one step. Where the proof would take too long, Plan::gap bounds the distance.
-// Above that it is a bounded search over orders of devices (plan_search.h). Same request, same
+// Above that it is a bounded search over orders of devices (search/search.h). Same request, same
 // plan.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 
 namespace strata {
 
@@ -27,9 +27,9 @@ inline constexpr size_t kExactDevicesMax = 12;
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
 // The plan in which as many stages of `kept` as possible stay, and only the layers that none of
-// them has are placed (plan_keep.h); a device may have several stages then. The request counts the
-// memory of `kept` as free, and assigns nothing by hand. kNotFound: none of them can stay, or there
-// is no room for the rest around them; else as MakePlan().
+// them has are placed (kept_stages.h); a device may have several stages then. The request counts
+// the memory of `kept` as free, and assigns nothing by hand. kNotFound: none of them can stay, or
+// there is no room for the rest around them; else as MakePlan().
 absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request, const std::vector<KeptStage>& kept);
 
 // "node-1" or, where the node has several devices, "node-1/CUDA0".

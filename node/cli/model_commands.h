@@ -19,7 +19,7 @@ struct PlanOptions {
   uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
   uint32_t n_seqs = 1;
   std::string objective = "latency";
-  std::string assign, exclude, reserve;  // coordinator/planner/plan_options.h
+  std::string assign, exclude, reserve;  // coordinator/planner/placement_options.h
   std::string activations;               // their type between stages; empty: f32
   std::string cpu_moe;                   // experts in the CPU's memory; empty: auto
   std::string type_k, type_v;            // of the cache; empty: f16

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/generation/node_client.h"
-#include "coordinator/planner/cut.h"
+#include "coordinator/planner/costs/cut.h"
 #include "node/demo/demo_model.h"
 #include "node/demo/local_cluster.h"
 #include "shard/model/architecture.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/models/model_match.h"
-#include "coordinator/planner/plan_assign.h"
+#include "coordinator/planner/unit_text.h"
 #include "shard/engine/activation_codec.h"
 #include "transport/base/epoch.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/plan_assign.h"
+#include "coordinator/planner/unit_text.h"
 #include "node/status/status.h"
 #include "node/status/status_table.h"
 

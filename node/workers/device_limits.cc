@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "coordinator/planner/plan_options.h"
+#include "coordinator/planner/placement_options.h"
 #include "google/protobuf/util/json_util.h"
 #include "node/workers/child_process.h"
 

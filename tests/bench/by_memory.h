@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 
 namespace strata {
 

@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/planner/plan_options.h"
+#include "coordinator/planner/placement_options.h"
 #include "coordinator/planner/planner.h"
 #include "tests/bench/by_memory.h"
 

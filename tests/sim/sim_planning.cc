@@ -7,7 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/models/reusable_stages.h"
-#include "coordinator/planner/layer_costs.h"
+#include "coordinator/planner/costs/layer_costs.h"
 #include "tests/coordinator/planner/planner_instance.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/models/model_planner.h"
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 #include "shard/model/model_file.h"
 #include "tests/sim/sim_host.h"
 #include "tests/sim/sim_pipeline.h"

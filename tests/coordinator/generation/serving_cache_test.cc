@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/planner/layer_costs.h"
+#include "coordinator/planner/costs/layer_costs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "shard/model/model_file.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 
 namespace strata::testing {
 

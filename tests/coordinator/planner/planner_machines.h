@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/plan.h"
+#include "coordinator/planner/problem/plan.h"
 #include "tests/coordinator/planner/planner_instance.h"
 
 namespace strata::testing {
