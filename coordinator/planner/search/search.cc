@@ -13,8 +13,10 @@ namespace strata {
 namespace {
 
 constexpr size_t kAnnealDevicesMax = 64;  // with more, the orders around the plan take seconds
-constexpr size_t kShortlistMin = 24;      // devices, if there are so many
-constexpr size_t kShortlistMore = 16;     // besides those that the model needs at least
+// Devices, if there are so many. The least sum takes few stages; the slowest part is less with
+// every further stage.
+constexpr size_t kShortlistMinForSum = 24, kShortlistMinForMax = 96;
+constexpr size_t kShortlistMore = 16;  // besides those that the model needs at least
 constexpr size_t kShortlistMax = 160;
 constexpr size_t kSeedsMax = 4;       // nodes around which shortlists are made
 constexpr size_t kRebalancedMax = 4;  // starts that the local search goes on from
@@ -173,7 +175,8 @@ Order Search::Shortlist(size_t node) const {
     if (covered >= problem_.last_point()) continue;
     covered = std::max(covered, Reach(unit, covered));
     if (covered >= problem_.last_point()) {
-      enough = std::max(kShortlistMin, order.size() + kShortlistMore);
+      enough = std::max(aim_ == Aim::kSum ? kShortlistMinForSum : kShortlistMinForMax,
+                        order.size() + kShortlistMore);
     }
   }
   return order;
@@ -341,7 +344,8 @@ Solution Search::Run() {
   Start& best = *std::min_element(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
     return a.solution.cost < b.solution.cost;
   });
-  if (alone_ && problem_.candidates().size() <= kAnnealDevicesMax && best.solution.found()) {
+  const bool may_anneal = problem_.candidates().size() <= kAnnealDevicesMax;
+  if (alone_ && may_anneal && best.solution.found()) {
     best.solution.pieces =
         Anneal(problem_, {.aim = aim_, .work_max = work_each}, best.solution.pieces);
     best.order = Around(best.solution.pieces, best.order);
@@ -350,6 +354,14 @@ Solution Search::Run() {
   Solution solution = SolveObjective(
       problem_, {.known = best.solution.pieces, .runs_max = SharedRuns(WorkOf(best.order))},
       [&](Aim aim, const Limits& limits) { return SolveOrder(problem_, aim, limits, candidates); });
+  if (alone_ && aim_ == Aim::kMax && may_anneal && solution.found()) {
+    // The order was searched for the least maximum only.
+    const double slowest_s = CostOf(problem_, Aim::kMax, solution.pieces) * (1 + kRounding);
+    solution.pieces =
+        Anneal(problem_, {.aim = Aim::kSum, .seconds_max = slowest_s, .work_max = work_each},
+               solution.pieces);
+    solution.cost = CostOf(problem_, Aim::kSum, solution.pieces);
+  }
   solution.is_exact = false;
   solution.gap = 1;
   return solution;

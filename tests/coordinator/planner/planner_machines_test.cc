@@ -124,6 +124,22 @@ TEST(Planner, SearchComesCloseWhereMachinesAreMixed) {
   }
 }
 
+// Both have the least slowest part; the sum decides between such plans.
+TEST(Planner, SearchFindsAShortPlanWithTheLeastSlowestPart) {
+  const LayerCosts costs = ManyLayers(/*uneven=*/false);
+  PlanRequest request = RequestForMachines(costs, {.room = 2.0, .seed = 2});
+  request.objective = Objective::kThroughput;
+  request.batch = 1;
+  request.with_hints = false;
+  const absl::StatusOr<Plan> exact = MakePlan(request);
+  request.search_only = true;
+  const absl::StatusOr<Plan> found = MakePlan(request);
+  ASSERT_TRUE(exact.ok() && found.ok()) << exact.status() << found.status();
+  ExpectKeepsToMemory(request, *found);
+  EXPECT_THAT(found->times[0].slowest_s, Le(exact->times[0].slowest_s * 1.005));
+  EXPECT_THAT(CostOf(*found), Le(CostOf(*exact) * 1.02));
+}
+
 TEST(Planner, IsDeterministic) {
   const LayerCosts costs = ManyLayers(/*uneven=*/true);
   const PlanRequest request = RequestForMachines(costs, {.machines = Machines::kPcs, .seed = 2});

@@ -450,5 +450,15 @@ TEST(Planner, SearchesWhereTheyAreTooManyForAllOrders) {
   EXPECT_TRUE(plan->devices[17].is_used);
 }
 
+TEST(Planner, ThroughputTakesAsManyDevicesAsMakeTheSlowestStageShorter) {
+  const LayerCosts costs = EqualLayers(80, 256 << 20);
+  PlanRequest request = RequestFor(costs, std::vector<NodeShape>(40, {32 * kGiB, 20e9}));
+  request.objective = Objective::kThroughput;
+  request.with_hints = false;
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->stages, SizeIs(40));
+}
+
 }  // namespace
 }  // namespace strata::testing
