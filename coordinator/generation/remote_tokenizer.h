@@ -6,15 +6,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/generation/node_client.h"
+#include "coordinator/request/fair_queue.h"
 #include "proto/node.pb.h"
 
 namespace strata {
@@ -26,7 +25,8 @@ class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenize
     size_t waiting_max = 1024;
   };
   // REQUIRES: `node` outlives every call, say because `done` holds it.
-  RemoteTokenizer(NodeClient* node, Options options) : node_(node), options_(options) {}
+  RemoteTokenizer(NodeClient* node, Options options)
+      : node_(node), options_(options), queue_(options.waiting_max) {}
 
   // `done` is called once, on this thread or one of gRPC's. kResourceExhausted: the queue is
   // full (RetryAfterMs), maybe this client's part (IsClientLimit); kCancelled; else the node's
@@ -41,8 +41,6 @@ class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenize
   size_t size() const;  // jobs that wait or are in flight
 
  private:
-  // The error if one more job of `client` may not wait.
-  std::optional<absl::Status> Full(const std::string& client) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void StartNext();
   void OnDone(uint64_t id, absl::StatusOr<wire::TokenizeResponse> tokens);
   void Cancel(uint64_t id);
@@ -51,14 +49,15 @@ class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenize
   const Options options_;
 
   struct InFlightCall {
+    std::string client;
     NodeClient::Tokenized done;
     NodeClient::CancelCall cancel;  // empty: it is just being started
     bool cancelled = false;
   };
   mutable absl::Mutex mu_;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, Job> waiting_ ABSL_GUARDED_BY(mu_);             // at most waiting_max
-  std::map<std::string, size_t> of_client_ ABSL_GUARDED_BY(mu_);     // of those
+  FairQueue queue_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, Job> waiting_ ABSL_GUARDED_BY(mu_);             // in queue_
   std::map<uint64_t, InFlightCall> in_flight_ ABSL_GUARDED_BY(mu_);  // at most in_flight_max
 };
 

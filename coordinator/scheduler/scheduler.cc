@@ -12,8 +12,6 @@
 namespace strata {
 namespace {
 
-// A client alone may fill so much of the queue; the rest is for others.
-constexpr double kClientShare = 0.75;
 constexpr int64_t kRetryAfterMinMs = 1000;
 constexpr int64_t kRetryAfterMaxMs = 60'000;
 
@@ -97,31 +95,22 @@ absl::Status Scheduler::Impl::Check(const GenerationRequest& request) const {
 }
 
 int64_t Scheduler::Impl::RetryAfter() const {
-  const double rounds = static_cast<double>(n_waiting + preempted.size() + 1) / facts.n_slots;
+  const double rounds = static_cast<double>(queue.size() + 1) / facts.n_slots;
   return std::clamp(static_cast<int64_t>(rounds * request_us / 1000), kRetryAfterMinMs,
                     kRetryAfterMaxMs);
 }
 
 absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t now_us) {
   if (auto s = Check(request); !s.ok()) return s;
-  const auto found = clients.find(request.client);
-  const size_t of_client = found == clients.end() ? 0 : found->second.waiting.size();
-  const auto client_max = std::max<size_t>(1, static_cast<size_t>(policy.queue_max * kClientShare));
-  const size_t n_queued = n_waiting + preempted.size();
-  if (n_queued >= policy.queue_max || of_client >= client_max) {
+  const uint64_t id = last_request + 1;
+  const bool begun = !request.generated.empty();
+  if (absl::Status full = queue.Add(id, request.client, begun); !full.ok()) {
     ++stats.requests_refused;
-    absl::Status full = WithRetryAfterMs(
-        absl::ResourceExhaustedError(absl::StrCat(n_queued, " requests are waiting, ", of_client,
-                                                  " of them from this client; try again later")),
-        RetryAfter());
-    return of_client >= client_max ? AsOfOneClient(std::move(full)) : full;
+    return WithRetryAfterMs(std::move(full), RetryAfter());
   }
-  const uint64_t id = ++last_request;
+  last_request = id;
   ++stats.requests;
-  Client& client = clients[request.client];
-  // A client that comes back is served after those that waited meanwhile.
-  if (client.n_requests == 0) client.admitted = client.chunk = ++last_tick;
-  ++client.n_requests;
+  if (chunk_turns.try_emplace(request.client, last_tick + 1).second) ++last_tick;
 
   Request& r = requests[id];
   r.id = id;
@@ -129,13 +118,7 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
   r.tokens.insert(r.tokens.end(), request.generated.begin(), request.generated.end());
   r.mu = request.mirostat_mu;
   const uint32_t n_generated = static_cast<uint32_t>(request.generated.size());
-  r.is_fed_again = n_generated > 0;
-  if (r.is_fed_again) {
-    preempted.push_back(id);
-  } else {
-    client.waiting.push_back(id);
-    ++n_waiting;
-  }
+  r.is_fed_again = begun;
   r.tokens_left = request.tokens_max - std::min(request.tokens_max, n_generated);
   r.keep = KeptTokens(request);
   r.usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
@@ -152,17 +135,14 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
 void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason, Leave leave,
                           int64_t now_us) {
   Request& r = requests.at(id);
-  const auto client = clients.find(r.input.client);
   if (r.slot >= 0) {
     slots.Release(r.slot, leave == Leave::kKeep);
     std::erase(running, id);
     const auto took_us = static_cast<double>(now_us - r.admitted_us);
     request_us = request_us == 0 ? took_us : request_us + (took_us - request_us) / 8;
-  } else if (std::erase(preempted, id) == 0) {
-    n_waiting -= static_cast<uint32_t>(std::erase(client->second.waiting, id));
   }
   if (r.admitted_us < 0) r.usage.queued_us = now_us - r.added_us;
-  if (--client->second.n_requests == 0) clients.erase(client);
+  if (queue.Leave(id, r.input.client)) chunk_turns.erase(r.input.client);
   if (!status.ok()) {
     ++stats.requests_failed;
   } else if (reason == FinishReason::kCancelled) {
@@ -307,7 +287,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t
     FeedAgain(&r);
     r.is_fed_again = r.tokens.size() > r.input.prompt.size();
     if (broke && in_steps.contains(*id)) ++r.pipelines_broken;
-    preempted.push_front(*id);
+    queue.PutBack(*id);
   }
   running.clear();
   std::vector<std::pair<uint64_t, absl::Status>> ended;
@@ -401,7 +381,7 @@ bool Scheduler::idle() const { return impl_->requests.empty(); }
 
 SchedulerStats Scheduler::Stats() const {
   SchedulerStats stats = impl_->stats;
-  stats.waiting = impl_->n_waiting + static_cast<uint32_t>(impl_->preempted.size());
+  stats.waiting = static_cast<uint32_t>(impl_->queue.size());
   stats.running = static_cast<uint32_t>(impl_->running.size());
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/request/fair_queue.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/slot_table.h"
 #include "coordinator/scheduler/step_costs.h"
@@ -84,16 +85,12 @@ struct Scheduler::Impl {
     std::vector<std::pair<uint32_t, uint64_t>> restored;
   };
 
-  // Waiting requests of one client. The client that was served longest ago has the next turn.
-  struct Client {
-    std::deque<uint64_t> waiting;
-    uint32_t n_requests = 0;  // waiting or running
-    uint64_t admitted = 0;    // rise
-    uint64_t chunk = 0;
-  };
-
   Impl(const PipelineFacts& pipeline, SchedulerPolicy how)
-      : facts(pipeline), policy(how), slots(facts, policy), costs(facts.n_stages) {
+      : facts(pipeline),
+        policy(how),
+        slots(facts, policy),
+        costs(facts.n_stages),
+        queue(policy.queue_max) {
     LimitContext();
     stats.stages.resize(facts.n_stages);
   }
@@ -185,13 +182,12 @@ struct Scheduler::Impl {
   StepCosts costs;
   std::map<uint64_t, Request> requests;  // at most queue_max + n_slots
   std::vector<uint64_t> running;         // have a slot; in the order of admission, at most n_slots
-  // Lost their slot, here or with another coordinator, and are admitted before all others; those of
-  // another coordinator only up to queue_max requests without a slot.
-  std::deque<uint64_t> preempted;
-  std::map<std::string, Client> clients;  // with at least one request
-  uint32_t n_waiting = 0;                 // in clients' queues
-  std::deque<InFlightStep> in_flight;     // at most in_flight_max()
-  std::vector<SchedulerEvent> events;     // until TakeEvents()
+  // Have no slot. Those that have begun lost theirs, here or with another coordinator.
+  FairQueue queue;
+  // When a client's prompt was last fed; rises. Of clients with at least one request.
+  std::map<std::string, uint64_t> chunk_turns;
+  std::deque<InFlightStep> in_flight;  // at most in_flight_max()
+  std::vector<SchedulerEvent> events;  // until TakeEvents()
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
   uint32_t prompt_steps = 0;         // since the last one that carried decodes

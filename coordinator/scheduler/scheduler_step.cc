@@ -121,7 +121,7 @@ void Scheduler::Impl::Preempt(Request* r) {
   std::erase(running, r->id);
   r->slot = -1;
   FeedAgain(r);
-  preempted.push_front(r->id);
+  queue.PutBack(r->id);
   ++stats.preemptions;
 }
 
@@ -218,28 +218,20 @@ bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
 }
 
 void Scheduler::Impl::Admit(int64_t now_us) {
+  const auto may = [this](uint64_t id) { return !WaitsForPrefix(requests.at(id)); };
   while (running.size() < facts.n_slots) {
-    const auto next = std::find_if(preempted.begin(), preempted.end(), [this](uint64_t id) {
-      return !WaitsForPrefix(requests.at(id));
-    });
-    if (next != preempted.end()) {
-      if (!Place(&requests.at(*next), now_us)) return;
-      preempted.erase(next);
-      continue;
-    }
-    // Preempted requests get their slots before new ones do.
-    if (running.size() + preempted.size() >= facts.n_slots) return;
-    Client* turn = nullptr;
-    for (auto& [name, client] : clients) {
-      if (client.waiting.empty() || WaitsForPrefix(requests.at(client.waiting.front()))) continue;
-      if (turn == nullptr || client.admitted < turn->admitted) turn = &client;
+    std::optional<uint64_t> next = queue.NextBegun(may);
+    if (!next.has_value()) {
+      // Those that have begun get their slots before new ones do.
+      if (running.size() + queue.n_begun() >= facts.n_slots) return;
+      next = queue.NextNew(may);
     }
     // A request that does not fit blocks the others: small ones would keep a large one out for
     // ever.
-    if (turn == nullptr || !Place(&requests.at(turn->waiting.front()), now_us)) return;
-    turn->waiting.pop_front();
-    turn->admitted = ++last_tick;
-    --n_waiting;
+    if (!next.has_value()) return;
+    Request& r = requests.at(*next);
+    if (!Place(&r, now_us)) return;
+    queue.Take(r.id, r.input.client);
   }
 }
 
@@ -325,7 +317,7 @@ Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
   for (uint64_t id : running) {
     Request& r = requests.at(id);
     if (b.Has(id) || Remaining(r) < 2) continue;
-    const uint64_t chunk = clients.at(r.input.client).chunk;
+    const uint64_t chunk = chunk_turns.at(r.input.client);
     const bool is_first =
         next == nullptr || (r.is_fed_again == next->is_fed_again ? chunk < turn : r.is_fed_again);
     if (is_first) {
@@ -346,7 +338,7 @@ void Scheduler::Impl::AddPrompts(Builder* b, int64_t now_us) {
     if (rows == 0) return;
     left -= rows;
     b->prompt_rows += rows;
-    clients.at(r->input.client).chunk = ++last_tick;
+    chunk_turns.at(r->input.client) = ++last_tick;
   }
 }
 
@@ -383,7 +375,7 @@ void Scheduler::Impl::AddExact(Builder* b) {
   const bool is_due = next.empty() || last_step_id >= last_prompt_step_id + n_decoding;
   if (prompt != nullptr && is_due && prompts_in_flight < prompts_max) {
     b->prompt_rows = AddRows(b, prompt, facts.n_batch);
-    clients.at(prompt->input.client).chunk = ++last_tick;
+    chunk_turns.at(prompt->input.client) = ++last_tick;
     if (b->prompt_rows > 0) return;
   }
   MakeCells(&next);
