@@ -8,12 +8,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "nlohmann/json.hpp"
+#include "proto/template.pb.h"
 
 namespace strata {
 namespace {
-
-using Json = nlohmann::json;
 
 #ifdef MSG_NOSIGNAL
 constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -22,10 +20,9 @@ constexpr int kFlags = MSG_DONTWAIT;  // a node ignores SIGPIPE
 #endif
 constexpr size_t kReadBytes = 1024 * 1024;
 
-std::string Cbor(const Json& json) {
-  std::string bytes;
-  Json::to_cbor(json, bytes);
-  return bytes;
+// `bytes` are at most kTemplateRequestBytesMax.
+bool Parse(absl::string_view bytes, google::protobuf::MessageLite* message) {
+  return message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
 }
 
 // Waits for `events`. kDeadlineExceeded.
@@ -65,87 +62,88 @@ absl::Status ReadAll(int socket, char* data, size_t size, SteadyTime deadline) {
 }  // namespace
 
 std::string EncodeTemplateRequest(const TemplateRequest& request) {
-  Json messages = Json::array();
+  wire::TemplateRequest wire;
+  wire.set_source(request.source.text);
+  wire.set_bos(request.source.bos);
+  wire.set_eos(request.source.eos);
   for (const ChatMessage& message : request.messages) {
-    Json calls = Json::array();
+    wire::TemplateMessage* const to = wire.add_messages();
+    to->set_role(message.role);
+    to->set_content(message.content);
+    to->set_name(message.name);
+    to->set_call_id(message.call_id);
     for (const ChatToolCall& call : message.calls) {
-      calls.push_back({call.id, call.name, call.arguments});
+      wire::TemplateToolCall* const to_call = to->add_calls();
+      to_call->set_id(call.id);
+      to_call->set_name(call.name);
+      to_call->set_arguments(call.arguments);
     }
-    messages.push_back(
-        {message.role, message.content, message.name, message.call_id, std::move(calls)});
   }
-  Json tools = Json::array();
   if (request.tools.offered()) {
-    for (const ChatTool& tool : request.tools.list) tools.push_back({tool.name, tool.json});
+    for (const ChatTool& tool : request.tools.list) {
+      wire::TemplateTool* const to = wire.add_tools();
+      to->set_name(tool.name);
+      to->set_json(tool.json);
+    }
   }
-  return Cbor({{"template", request.source.text},
-               {"bos", request.source.bos},
-               {"eos", request.source.eos},
-               {"messages", std::move(messages)},
-               {"tools", std::move(tools)},
-               {"now_us", absl::ToUnixMicros(request.now)},
-               {"opening", request.options.ends_with_opening},
-               {"continues", request.options.continues_last},
-               {"variables", request.options.variables}});
+  wire.set_now_us(absl::ToUnixMicros(request.now));
+  wire.set_ends_with_opening(request.options.ends_with_opening);
+  wire.set_continues_last(request.options.continues_last);
+  wire.set_variables(request.options.variables);
+  return wire.SerializeAsString();
 }
 
 absl::StatusOr<TemplateRequest> DecodeTemplateRequest(absl::string_view bytes) {
-  TemplateRequest request;
-  try {
-    const Json json = Json::from_cbor(bytes);
-    request.source = {.text = json.at("template"), .bos = json.at("bos"), .eos = json.at("eos")};
-    for (const Json& message : json.at("messages")) {
-      request.messages.push_back({.role = message.at(0),
-                                  .content = message.at(1),
-                                  .name = message.at(2),
-                                  .call_id = message.at(3)});
-      for (const Json& call : message.at(4)) {
-        request.messages.back().calls.push_back(
-            {.id = call.at(0), .name = call.at(1), .arguments = call.at(2)});
-      }
+  wire::TemplateRequest wire;
+  if (!Parse(bytes, &wire)) return absl::DataLossError("not a request");
+  TemplateRequest request = {
+      .source = {.text = wire.source(), .bos = wire.bos(), .eos = wire.eos()},
+      .now = absl::FromUnixMicros(wire.now_us()),
+      .options = {.ends_with_opening = wire.ends_with_opening(),
+                  .continues_last = wire.continues_last(),
+                  .variables = wire.variables()}};
+  for (const wire::TemplateMessage& message : wire.messages()) {
+    request.messages.push_back({.role = message.role(),
+                                .content = message.content(),
+                                .name = message.name(),
+                                .call_id = message.call_id()});
+    for (const wire::TemplateToolCall& call : message.calls()) {
+      request.messages.back().calls.push_back(
+          {.id = call.id(), .name = call.name(), .arguments = call.arguments()});
     }
-    for (const Json& tool : json.at("tools")) {
-      request.tools.list.push_back({.name = tool.at(0), .json = tool.at(1), .parameters = {}});
-    }
-    request.now = absl::FromUnixMicros(json.at("now_us"));
-    request.options = {.ends_with_opening = json.at("opening"),
-                       .continues_last = json.at("continues"),
-                       .variables = json.at("variables")};
-  } catch (const Json::exception& error) {
-    return absl::DataLossError(error.what());
+  }
+  for (const wire::TemplateTool& tool : wire.tools()) {
+    request.tools.list.push_back({.name = tool.name(), .json = tool.json(), .parameters = {}});
   }
   return request;
 }
 
 std::string EncodeTemplateResult(const TemplateResult& result) {
-  if (result.is_read) return Cbor({{"read", true}});
-  Json json = {{"grown", result.grown_bytes}, {"used_us", result.used_us}};
-  if (result.prompt.ok()) {
-    json["text"] = result.prompt->text;
-    json["bos"] = result.prompt->has_bos;
+  wire::TemplateResult wire;
+  wire.set_grown_bytes(result.grown_bytes);
+  wire.set_used_us(result.used_us);
+  if (result.is_read) {
+    wire.set_is_read(true);
+  } else if (result.prompt.ok()) {
+    wire.set_prompt(result.prompt->text);
+    wire.set_has_bos(result.prompt->has_bos);
   } else {
-    json["error"] = result.prompt.status().message();
+    wire.set_error(std::string(result.prompt.status().message()));
   }
-  return Cbor(json);
+  return wire.SerializeAsString();
 }
 
 absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes) {
-  TemplateResult result;
-  try {
-    const Json json = Json::from_cbor(bytes);
-    if (json.contains("read")) {
-      result.is_read = true;
-      return result;
-    }
-    result.grown_bytes = json.at("grown");
-    result.used_us = json.at("used_us");
-    if (json.contains("error")) {
-      result.prompt = absl::InvalidArgumentError(json.at("error").get<std::string>());
-    } else {
-      result.prompt = ChatTemplate::Prompt{.text = json.at("text"), .has_bos = json.at("bos")};
-    }
-  } catch (const Json::exception& error) {
-    return absl::DataLossError(error.what());
+  wire::TemplateResult wire;
+  if (!Parse(bytes, &wire) || wire.what_case() == wire::TemplateResult::WHAT_NOT_SET) {
+    return absl::DataLossError("not a result");
+  }
+  TemplateResult result = {
+      .is_read = wire.has_is_read(), .grown_bytes = wire.grown_bytes(), .used_us = wire.used_us()};
+  if (wire.has_error()) {
+    result.prompt = absl::InvalidArgumentError(wire.error());
+  } else if (wire.has_prompt()) {
+    result.prompt = ChatTemplate::Prompt{.text = wire.prompt(), .has_bos = wire.has_bos()};
   }
   return result;
 }

@@ -1,6 +1,7 @@
 // The protocol between a node and its template processes over a socket: a length of eight bytes,
-// little endian, and so many bytes of CBOR. Pure but for the two functions that read and write. The
-// process ran an untrusted template, so no byte of its results is trusted.
+// little endian, and so many bytes of a message (proto/template.proto). Pure but for the two
+// functions that read and write. The process ran an untrusted template, so no byte of its results
+// is trusted.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,9 @@ inline constexpr size_t kTemplateResultBytesMax = kChatPromptBytesMax + 64 * 102
 
 struct TemplateRequest {
   ChatTemplate::Source source;
-  std::vector<ChatMessage> messages;
-  ChatTools tools;
-  absl::Time now;
+  std::vector<ChatMessage> messages = {};
+  ChatTools tools = {};
+  absl::Time now = {};
   ChatTemplate::RenderOptions options = {};
 };
 std::string EncodeTemplateRequest(const TemplateRequest& request);
