@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <boost/beast/http/write.hpp>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -29,17 +31,6 @@ constexpr size_t kIdBytesMax = 64;
 constexpr char kSpeaksHttps[] =
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 37\r\n"
     "Connection: close\r\n\r\nthis port speaks HTTPS: use https://\n";
-
-const char* Reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    default:
-      return http::obsolete_reason(static_cast<http::status>(status)).data();
-  }
-}
 
 bool IsPlainId(absl::string_view id) {
   return !id.empty() && id.size() <= kIdBytesMax && std::all_of(id.begin(), id.end(), [](char c) {
@@ -94,21 +85,21 @@ class HttpServer::Responder final : public HttpResponder {
   void Answer(HttpResponse response) override {
     int open = kOpen;
     if (!state_.compare_exchange_strong(open, kDone)) return;
-    std::string bytes = Head(response);
+    Header header = HeaderOf(response);
     if (response.status != 204) {
-      absl::StrAppend(&bytes, "Content-Length: ", response.body.size(), "\r\n");
+      header.set(http::field::content_length, absl::StrCat(response.body.size()));
     }
-    absl::StrAppend(&bytes, "\r\n", exchange_.head_only ? "" : response.body);
+    const std::string bytes = TextOf(header) + (exchange_.head_only ? "" : response.body);
     connection_->Put(exchange_.number, bytes, /*last=*/true, /*streaming=*/false);
   }
 
   void Begin(HttpResponse head) override {
     int open = kOpen;
     if (!state_.compare_exchange_strong(open, kStreaming)) return;
-    std::string bytes = Head(head);
-    absl::StrAppend(&bytes, chunked() ? "Transfer-Encoding: chunked\r\n" : "", "\r\n",
-                    Chunk(head.body));
-    connection_->Put(exchange_.number, bytes, /*last=*/false, /*streaming=*/true);
+    Header header = HeaderOf(head);
+    if (chunked()) header.set(http::field::transfer_encoding, "chunked");
+    connection_->Put(exchange_.number, TextOf(header) + Chunk(head.body), /*last=*/false,
+                     /*streaming=*/true);
     if (!head.when_quiet.empty()) {
       connection_->PutWhenQuiet(exchange_.number, Chunk(head.when_quiet));
     }
@@ -130,23 +121,26 @@ class HttpServer::Responder final : public HttpResponder {
 
  private:
   enum State { kOpen, kStreaming, kDone };
+  using Header = http::response_header<>;
 
   bool chunked() const { return exchange_.version >= 11; }
   std::string Chunk(absl::string_view bytes) const {
     if (bytes.empty() || exchange_.head_only) return "";
     return chunked() ? absl::StrFormat("%x\r\n%s\r\n", bytes.size(), bytes) : std::string(bytes);
   }
-  std::string Head(const HttpResponse& response) const {
-    std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", Reason(response.status),
-                                    "\r\nx-request-id: ", exchange_.id, "\r\n");
-    if (response.status != 204) {
-      absl::StrAppend(&head, "Content-Type: ", response.content_type, "\r\n");
-    }
-    for (const auto& [name, value] : response.headers) {
-      absl::StrAppend(&head, name, ": ", value, "\r\n");
-    }
-    absl::StrAppend(&head, "Connection: ", exchange_.keep_alive ? "keep-alive" : "close", "\r\n");
-    return head;
+  Header HeaderOf(const HttpResponse& response) const {
+    Header header;
+    header.result(static_cast<unsigned>(response.status));
+    header.set("x-request-id", exchange_.id);
+    if (response.status != 204) header.set(http::field::content_type, response.content_type);
+    for (const auto& [name, value] : response.headers) header.insert(name, value);
+    header.set(http::field::connection, exchange_.keep_alive ? "keep-alive" : "close");
+    return header;
+  }
+  static std::string TextOf(const Header& header) {
+    std::ostringstream text;
+    text << header;
+    return std::move(text).str();
   }
 
   const std::shared_ptr<Connection> connection_;
