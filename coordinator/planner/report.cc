@@ -8,10 +8,10 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/planner/placement_options.h"
 #include "coordinator/planner/planner.h"
-#include "coordinator/planner/text_table.h"
 #include "coordinator/planner/unit_text.h"
 #include "nlohmann/json.hpp"
 #include "shard/engine/activation_codec.h"
+#include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
@@ -50,7 +50,7 @@ std::string PlanReport(const ModelFile& model, const PlanRequest& request, const
     const bool last = i + 1 == plan.stages.size();
     rows.back().push_back(last ? "" : ActivationRuleText(stage.sends));
   }
-  absl::StrAppend(&out, TextTable(rows), "\nPredicted:\n");
+  absl::StrAppend(&out, TextTable(rows).Text(), "\nPredicted:\n");
   for (const StepTime& time : plan.times) {
     absl::StrAppendFormat(&out, "  %2u sequence%s at a time: %s a step, %.1f tokens/s\n",
                           time.batch, time.batch == 1 ? " " : "s", TimeText(time.step_s),

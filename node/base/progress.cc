@@ -1,10 +1,10 @@
 #include "node/base/progress.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
@@ -26,12 +26,9 @@ std::string BytesString(uint64_t bytes) {
 
 ProgressBars::ProgressBars(std::FILE* out, bool terminal, std::vector<std::string> labels)
     : out_(out), terminal_(terminal) {
-  size_t width = 0;
-  for (const std::string& label : labels) width = std::max(width, label.size());
-  for (std::string& label : labels) {
-    label.resize(width, ' ');
-    rows_.push_back({.label = std::move(label)});
-  }
+  int width = 0;
+  for (const std::string& label : labels) width = std::max(width, TextWidth(label));
+  for (const std::string& label : labels) rows_.push_back({.label = FitText(label, width)});
 }
 
 void ProgressBars::Update(size_t row, uint64_t done, uint64_t total) {
@@ -65,9 +62,8 @@ void ProgressBars::Print(const Row& row) const {
     absl::FPrintF(out_, "  %s  %s\n", row.label, BytesString(row.total));
     return;
   }
-  std::string bar;
-  for (int i = 0; i < kCells; ++i) absl::StrAppend(&bar, i < row.shown ? "█" : "░");
-  absl::FPrintF(out_, "\x1b[2K  %s  %s %s\n", row.label, bar, BytesString(row.total));
+  absl::FPrintF(out_, "\x1b[2K  %s  %s %s\n", row.label,
+                BarText(static_cast<double>(row.shown) / kCells, kCells), BytesString(row.total));
 }
 
 }  // namespace strata

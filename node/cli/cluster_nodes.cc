@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cluster/shared_ids.h"
-#include "coordinator/planner/text_table.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
 #include "transport/base/short_id.h"
+#include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
@@ -57,7 +57,7 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
     rows.push_back({node.name().empty() ? "?" : node.name(), ShortNodeId(node.node_id()), "waiting",
                     node.addresses().empty() ? "-" : node.addresses(0), "-", "-", "-", "-"});
   }
-  std::string out = TextTable(rows);
+  std::string out = TextTable(rows).Text();
   absl::StrAppend(&out, "Cluster ", cluster.cluster(), ": ", coordinator, ".\n");
   for (const wire::SharedId& shared : AllSharedIds({&cluster})) {
     absl::StrAppend(&out, "! ", SharedIdMessage(shared), "\n");

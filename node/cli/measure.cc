@@ -19,13 +19,13 @@
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/node_match.h"
-#include "coordinator/planner/text_table.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/base/steady_time.h"
+#include "transport/base/text_table.h"
 #include "transport/rpc/grpc_channel.h"
 #include "transport/rpc/grpc_deadline.h"
 #include "transport/rpc/grpc_status.h"
@@ -244,8 +244,8 @@ std::string MeasurementsText(absl::Span<const MeasuredNode> nodes) {
     }
   }
   std::string out;
-  if (devices.size() > 1) absl::StrAppend(&out, TextTable(devices));
-  if (links.size() > 1) absl::StrAppend(&out, out.empty() ? "" : "\n", TextTable(links));
+  if (devices.size() > 1) absl::StrAppend(&out, TextTable(devices).Text());
+  if (links.size() > 1) absl::StrAppend(&out, out.empty() ? "" : "\n", TextTable(links).Text());
   if (!problems.empty()) absl::StrAppend(&out, out.empty() ? "" : "\n", problems);
   return out;
 }

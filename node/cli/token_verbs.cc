@@ -7,11 +7,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "coordinator/planner/text_table.h"
 #include "nlohmann/json.hpp"
 #include "node/api/api_token_file.h"
 #include "node/base/data_dir.h"
 #include "node/base/standard_output.h"
+#include "transport/base/text_table.h"
 #include "transport/base/wall_clock.h"
 #include "transport/security/private_file.h"
 #include "transport/security/secret.h"
@@ -94,7 +94,7 @@ absl::Status RunTokenList(const TokenOptions& options) {
                     LimitText(token.limits.requests_per_minute),
                     LimitText(token.limits.streams_max)});
   }
-  return WriteToStdout(TextTable(rows));
+  return WriteToStdout(TextTable(rows).Text());
 }
 
 absl::Status RunTokenRevoke(const TokenOptions& options) {

@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "coordinator/planner/text_table.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
 #include "node/doctor/doctor_collect.h"
 #include "node/workers/child_process.h"
 #include "transport/base/printable_text.h"
+#include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
@@ -45,7 +45,7 @@ std::string Fill(absl::string_view text, size_t begin, const std::string& indent
   std::string out;
   size_t column = begin;
   for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    const size_t width = TextWidth(word);
+    const auto width = static_cast<size_t>(TextWidth(word));
     if (column > indent.size() && column + 1 + width > kColumns) {
       absl::StrAppend(&out, "\n", indent, word);
       column = indent.size() + width;

@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cluster/shared_ids.h"
-#include "coordinator/planner/text_table.h"
 #include "coordinator/planner/unit_text.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
 #include "node/status/status_watch.h"
 #include "shard/engine/activation_codec.h"
 #include "transport/base/printable_text.h"
+#include "transport/base/text_table.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -137,7 +137,7 @@ std::string StatusText(const ClusterSnapshot& report) {
   }
   std::string out = absl::StrCat("Cluster ", report.cluster.cluster(), ", ",
                                  coordinator.empty() ? "no node" : coordinator, " coordinates\n\n",
-                                 TextTable(nodes));
+                                 TextTable(nodes).Text());
 
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
   for (const ModelView& model : models) {
@@ -156,7 +156,7 @@ std::string StatusText(const ClusterSnapshot& report) {
       }
     }
     absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
-                    ", epoch ", model.epoch.counter(), "\n", TextTable(stages));
+                    ", epoch ", model.epoch.counter(), "\n", TextTable(stages).Text());
     for (const std::string& note : notes) {
       absl::StrAppend(&out, PrintableText::From(note, kShownMessageBytesMax), "\n");
     }
@@ -172,7 +172,7 @@ std::string StatusText(const ClusterSnapshot& report) {
                      absl::StrFormat("%.2f ms", link.speed->round_trip_p99_us() / 1e3),
                      LinkRateText(link.speed->bytes_per_s())});
   }
-  if (links.size() > 1) absl::StrAppend(&out, "\n", TextTable(links));
+  if (links.size() > 1) absl::StrAppend(&out, "\n", TextTable(links).Text());
   if (measured.size() > kLinksShownMax) {
     absl::StrAppend(&out, "and ", measured.size() - kLinksShownMax, " more; --json has them all\n");
   }

@@ -9,13 +9,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "coordinator/planner/text_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "node/doctor/doctor_advice.h"
 #include "node/doctor/doctor_machine.h"
 #include "tests/support/temp_folder.h"
+#include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
@@ -464,7 +464,7 @@ TEST(DoctorText, FitsATerminalAndDoesNotBreakCommands) {
                     HasSubstr(command), Not(HasSubstr("\x1b")), HasSubstr("1 thing is wrong")));
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
     if (line.find(command) != std::string::npos) continue;
-    EXPECT_THAT(TextWidth(line), Le(80u)) << line;
+    EXPECT_THAT(TextWidth(line), Le(80)) << line;
   }
 }
 

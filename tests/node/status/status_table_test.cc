@@ -1,12 +1,10 @@
 #include "node/status/status_table.h"
 
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "ftxui/dom/node.hpp"
 #include "ftxui/screen/screen.hpp"
-#include "ftxui/screen/string.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -27,50 +25,6 @@ std::vector<std::string> Drawn(const std::vector<ftxui::Element>& lines, int cel
     EXPECT_LE(line->requirement().min_x, cells);
   }
   return drawn;
-}
-
-TEST(CutText, HasNoControlCharacters) {
-  EXPECT_EQ(CutText("a\x1b[31mb\nc\u202e", 80), "a\\u001b[31mb c\\u202e");
-}
-
-TEST(FitText, TakesExactlyItsCells) {
-  EXPECT_EQ(FitText("abc", 5), "abc  ");
-  EXPECT_EQ(FitText("abc", 5, Align::kRight), "  abc");
-  EXPECT_EQ(FitText("abcdef", 4), "abc…");
-  EXPECT_EQ(FitText("日本語", 6), "日本語");
-  EXPECT_EQ(FitText("日本語", 5), "日本…");
-  EXPECT_EQ(FitText("日本語", 4), "日… ");  // half a character is none
-  EXPECT_EQ(FitText("abc", 1), "…");
-  EXPECT_EQ(FitText("abc", 0), "");
-}
-
-TEST(WrapText, BreaksBetweenWords) {
-  EXPECT_THAT(WrapText("! the quick brown fox", {.cells = 11, .indent = 2, .lines_max = 9}),
-              ElementsAre("! the quick", "  brown fox"));
-}
-
-TEST(WrapText, BreaksWordsThatAreLongerThanALine) {
-  EXPECT_THAT(WrapText("ab cdefghij k", {.cells = 5, .indent = 1, .lines_max = 9}),
-              ElementsAre("ab", " cdef", " ghij", " k"));
-  EXPECT_THAT(WrapText("日本語", {.cells = 5, .lines_max = 9}), ElementsAre("日本", "語"));
-}
-
-TEST(WrapText, CutsTooManyLines) {
-  EXPECT_THAT(WrapText("a b c d e f", {.cells = 3, .lines_max = 2}), ElementsAre("a b", "c …"));
-  EXPECT_THAT(WrapText(std::string(100'000, 'x'), {.cells = 4, .lines_max = 2}),
-              ElementsAre("xxxx", "xxx…"));
-  for (int cells = 1; cells < 4; ++cells) {
-    for (const std::string& line : WrapText("日本 x", {.cells = cells, .indent = 2})) {
-      EXPECT_LE(ftxui::string_width(line), cells);
-    }
-  }
-}
-
-TEST(BarText, IsFullAsFarAsThePart) {
-  EXPECT_EQ(BarText(0.5, 4), "██░░");
-  EXPECT_EQ(BarText(2, 2), "██");
-  EXPECT_EQ(BarText(-1, 2), "░░");
-  EXPECT_EQ(BarText(std::nan(""), 2), "░░");
 }
 
 const std::vector<TableColumn>& Columns() {
