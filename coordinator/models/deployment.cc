@@ -10,7 +10,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/report.h"
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "transport/base/steady_time.h"
@@ -670,8 +669,6 @@ wire::ModelStatus Deployment::Status() {
   status.set_n_ctx(request.cache.n_ctx);
   status.set_n_seqs(request.cache.n_seqs);
   status.set_exact(request.cache.exact);
-  status.mutable_plan()->set_text(PlanReport(model, request, planned_->plan));
-  status.mutable_plan()->set_json(PlanJson(model, request, planned_->plan));
   status.set_requests_running(stats.running);
   status.set_requests_waiting(stats.waiting);
   status.set_chat_template(chat_template_);

@@ -33,12 +33,12 @@ TEST(PrintableMessage, CanBeReadAtTheOtherEnd) {
   wire::ListModelsResponse message, read;
   message.add_models()->set_name("\xff");
   message.mutable_models(0)->mutable_source()->set_path("\xff");
-  message.mutable_models(0)->mutable_plan()->set_text("two\nlines\xff");
+  message.mutable_models(0)->set_chat_template("two\nlines\xff");
   MakePrintable(&message);
   ASSERT_TRUE(read.ParseFromString(message.SerializeAsString()));
   EXPECT_EQ(read.models(0).name(), "\ufffd");
   EXPECT_EQ(read.models(0).source().path(), "\xff");
-  EXPECT_EQ(read.models(0).plan().text(), "two\nlines\xff");
+  EXPECT_EQ(read.models(0).chat_template(), "two\nlines\xff");
 }
 
 TEST(PrintableMessage, RepeatedStringsAndLongOnesToo) {
