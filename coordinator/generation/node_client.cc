@@ -47,12 +47,16 @@ class NodeClientImpl final : public NodeClient {
     const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
     if (!status.ok()) return Named(status);
     MakePrintable(&info);
-    id_ = info.node_id();
-    name_ = info.name();
+    Identify(info);
     const absl::Status fits = CheckVersions(LocalVersions(), info.versions(),
                                             {.allow_mixed = options.allow_mixed_versions});
     if (!fits.ok()) return Named(fits);
     return absl::OkStatus();
+  }
+
+  void Identify(const wire::GetInfoResponse& info) {
+    id_ = info.node_id();
+    name_ = info.name();
   }
 
   const std::string& id() const override { return id_; }
@@ -275,6 +279,13 @@ class NodeClientImpl final : public NodeClient {
 absl::StatusOr<std::unique_ptr<NodeClient>> NodeClient::Connect(const Options& options) {
   auto client = std::make_unique<NodeClientImpl>(options.address);
   if (auto s = client->Greet(options); !s.ok()) return s;
+  return client;
+}
+
+std::unique_ptr<NodeClient> NodeClient::For(const std::string& address,
+                                            const wire::GetInfoResponse& info) {
+  auto client = std::make_unique<NodeClientImpl>(address);
+  client->Identify(info);
   return client;
 }
 

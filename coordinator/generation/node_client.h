@@ -29,6 +29,9 @@ class NodeClient {
     bool wait_for_ready = true;
   };
   static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(const Options& options);
+  // Of a node whose `info` is known: calls nothing yet.
+  static std::unique_ptr<NodeClient> For(const std::string& address,
+                                         const wire::GetInfoResponse& info);
   virtual ~NodeClient() = default;
 
   virtual const std::string& id() const = 0;

@@ -8,7 +8,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/cluster/cluster_stub.h"
 #include "coordinator/cluster/shared_ids.h"
@@ -25,25 +24,26 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kFirstAnswerMs = 5'000;
 constexpr int64_t kAnswerMs = 3'000;
 // A node that has just died refuses at once, which must not take long; but a connection fails now
 // and then for other reasons.
 constexpr int kDials = 3;
 constexpr absl::Duration kDialPause = absl::Milliseconds(100);
 
-absl::StatusOr<std::unique_ptr<NodeClient>> Dial(const std::string& address) {
+using Pause = std::function<void(absl::Duration)>;
+
+absl::StatusOr<std::unique_ptr<NodeClient>> Dial(const std::string& address, const Pause& pause) {
   const NodeClient::Options options = {
       .address = address, .timeout_ms = kAnswerMs, .wait_for_ready = false};
   for (int i = 1;; ++i) {
     auto client = NodeClient::Connect(options);
     if (client.ok() || !absl::IsUnavailable(client.status()) || i == kDials) return client;
-    absl::SleepFor(kDialPause);
+    pause(kDialPause);
   }
 }
 
-void Query(const std::string& address, NodeReport* node) {
-  auto client = Dial(address);
+void Query(const std::string& address, const Pause& pause, NodeReport* node) {
+  auto client = Dial(address, pause);
   if (!client.ok()) {
     node->status = client.status();
     return;
@@ -127,12 +127,11 @@ bool ClusterSnapshot::measuring() const {
   return false;
 }
 
-absl::StatusOr<ClusterSnapshot> CollectReport(const std::string& first,
-                                              const std::vector<std::string>& only) {
-  auto cluster = ClusterStub(first, kFirstAnswerMs).GetCluster();
-  if (!cluster.ok()) return cluster.status();
+ClusterSnapshot CollectReport(OwnReport own, const std::string& own_address,
+                              const std::vector<std::string>& only, const Pause& pause) {
+  MakePrintable(&own.cluster);
   ClusterSnapshot report;
-  report.cluster = *std::move(cluster);
+  report.cluster = std::move(own.cluster);
   for (const wire::ClusterNode& seen : report.cluster.nodes()) {
     if (only.empty() || absl::c_linear_search(only, seen.record().node_id())) {
       report.nodes.emplace_back().seen = seen;
@@ -140,14 +139,16 @@ absl::StatusOr<ClusterSnapshot> CollectReport(const std::string& first,
   }
   std::vector<std::thread> threads;
   for (NodeReport& node : report.nodes) {
-    const bool is_first = node.id() == report.cluster.asked();
-    const std::string address = is_first ? first : node.seen.address();
-    if (!is_first && node.seen.state() != "alive") {
+    if (node.id() == report.cluster.asked()) {
+      node.client = NodeClient::For(own_address, own.info);
+      node.info = std::move(own.info);
+      node.sees = report.cluster;
+    } else if (node.seen.state() != "alive") {
       node.status = absl::UnavailableError(absl::StrCat("it is ", node.seen.state()));
-    } else if (address.empty()) {
+    } else if (node.seen.address().empty()) {
       node.status = absl::UnavailableError("no route to it works");
     } else {
-      threads.emplace_back([address, &node] { Query(address, &node); });
+      threads.emplace_back([&pause, &node] { Query(node.seen.address(), pause, &node); });
     }
   }
   for (std::thread& thread : threads) thread.join();

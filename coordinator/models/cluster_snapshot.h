@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "coordinator/generation/node_client.h"
 #include "coordinator/planner/problem/plan.h"
 #include "proto/cluster.pb.h"
@@ -17,7 +19,7 @@
 namespace strata {
 
 struct NodeReport {
-  wire::ClusterNode seen;  // by the node that was queried first
+  wire::ClusterNode seen;  // by the node that collects
   // OK: it answered itself; else the rest is empty.
   absl::Status status;
   wire::GetInfoResponse info;
@@ -29,7 +31,7 @@ struct NodeReport {
 };
 
 struct ClusterSnapshot {
-  wire::GetClusterResponse cluster;  // as the node that was queried first sees it
+  wire::GetClusterResponse cluster;  // as the node that collects sees it
   std::vector<NodeReport> nodes;     // in the order of cluster.nodes(); perhaps not all
 
   // As measured from one node to the other, by indexes in `nodes`; null: not yet.
@@ -39,11 +41,18 @@ struct ClusterSnapshot {
   bool measuring() const;
 };
 
-// Queries the node at `first`, host:port, then all nodes that it knows to be alive, at the same
-// time. Returns errors of the first alone; those of others are in the report. If `only` has ids, 16
-// bytes each, only these nodes are queried and reported.
-absl::StatusOr<ClusterSnapshot> CollectReport(const std::string& first,
-                                              const std::vector<std::string>& only = {});
+// What a node knows without a call to any: of itself, and of the others.
+struct OwnReport {
+  wire::GetInfoResponse info;
+  wire::GetClusterResponse cluster;
+};
+// The report of the node `own`, which reaches itself at `own_address` (host:port), and of all nodes
+// that it knows to be alive, which are queried at the same time. Errors are in the report. If
+// `only` has ids, 16 bytes each, only these nodes are queried and reported. `pause` waits for that
+// long at most.
+ClusterSnapshot CollectReport(OwnReport own, const std::string& own_address,
+                              const std::vector<std::string>& only,
+                              const std::function<void(absl::Duration)>& pause);
 
 // The same, collected by the node at `address`, so that the caller need not reach the others; the
 // reports have no clients.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <mutex>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -11,7 +10,6 @@
 #include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/model_match.h"
@@ -164,37 +162,49 @@ absl::Status Coordinator::Explain(const absl::Status& status) {
   return stopping_ && ended_by_it ? Stopping() : status;
 }
 
-absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(
-    const OperationContext& caller) {
-  std::unique_lock<absl::Mutex> work(work_mu_, std::defer_lock);
-  for (bool noted = false; !work.try_lock(); noted = true) {
-    if (!caller.should_continue()) return absl::CancelledError("interrupted");
-    if (!noted) caller.note("Another model is being loaded or moved; this is next…");
-    absl::SleepFor(kPoll);
-  }
-  const auto unloading = [this] {
-    absl::MutexLock lock(mu_);
-    return unloads_ > 0;
+void Coordinator::Wait(absl::Duration limit, absl::FunctionRef<bool()> due) {
+  const auto is_over = [this, due]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || due(); };
+  absl::MutexLock lock(mu_);
+  mu_.AwaitWithTimeout(absl::Condition(&is_over), limit);
+}
+
+absl::StatusOr<Coordinator::Work> Coordinator::StartWork(const OperationContext& caller) {
+  const auto is_free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !working_ && unloads_ == 0;  // the next plan counts on the memory of unloads
   };
-  // The next plan counts on that memory.
-  for (bool noted = false; unloading(); noted = true) {
-    if (!caller.should_continue()) return absl::CancelledError("interrupted");
-    if (!noted) caller.note("Another model is being unloaded…");
-    absl::SleepFor(kPoll);
+  for (std::string noted; caller.should_continue(); Wait(kPoll, is_free)) {
+    std::string note = "Another model is being unloaded…";
+    {
+      absl::MutexLock lock(mu_);
+      if (is_free()) {
+        working_ = true;
+        return Work(this);
+      }
+      if (working_) note = "Another model is being loaded or moved; this is next…";
+    }
+    if (note != noted) caller.note(note);
+    noted = std::move(note);
   }
-  return work;
+  return absl::CancelledError("interrupted");
+}
+
+void Coordinator::NextWork() {
+  absl::MutexLock lock(mu_);
+  working_ = false;
 }
 
 PlanningOptions Coordinator::PlanningFor(const OperationContext& caller) {
-  PlanningOptions planning = {.self_address = self_address_,
-                              .fetcher = fetcher_,
-                              .freed = {},
-                              .skip_measurement_wait = caller.skip_measurement_wait,
-                              .model_id = "",
-                              .known = nullptr,
-                              .on_headers = nullptr,
-                              .note = caller.note,
-                              .should_continue = caller.should_continue};
+  PlanningOptions planning = {
+      .collect = [this] { return Report(); },
+      .fetcher = fetcher_,
+      .freed = {},
+      .skip_measurement_wait = caller.skip_measurement_wait,
+      .model_id = "",
+      .known = nullptr,
+      .on_headers = nullptr,
+      .note = caller.note,
+      .should_continue = caller.should_continue,
+      .pause = [this](absl::Duration time) { Wait(time, [] { return false; }); }};
   absl::MutexLock lock(mu_);
   planning.kept_out = flap_tracker_.ExcludedNodes(SteadyTime::Now());
   return planning;
@@ -288,7 +298,9 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::Load(const wire::LoadModelR
   while (!loaded.ok() && std::exchange(yielded, false) && !caller.is_recovery) {
     watched.note(
         "A model that serves lost a stage and is recovered first; then this load begins again…");
-    while (watched.should_continue() && AnyRecovering()) absl::SleepFor(kPoll);
+    while (watched.should_continue() && AnyRecovering()) {
+      Wait(kPoll, [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !models_.AnyRecovering(); });
+    }
     loaded = LoadNow(request, yielding);
   }
   if (!loaded.ok()) return Explain(loaded.status());

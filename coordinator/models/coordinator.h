@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -26,10 +25,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "coordinator/cluster/cluster_runtime.h"
 #include "coordinator/generation/generation_call.h"
 #include "coordinator/membership/flap_tracker.h"
 #include "coordinator/membership/loss_detector.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/deployment.h"
 #include "coordinator/models/leader_role.h"
 #include "coordinator/models/model_recovery.h"
@@ -58,6 +59,9 @@ class Coordinator {
     SelfTestFile* self_tests = nullptr;  // of this node; outlives this; null: none
     // Called on the loop when the group has more requests or models than before. May be empty.
     std::function<void()> on_more_work;
+    // What this node reports of itself and sees of the cluster, as its services answer GetInfo and
+    // GetCluster. Called on the loop.
+    std::function<OwnReport()> own_report;
   };
   // All outlive it; the loop runs until Stop() has returned.
   Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher, Options options);
@@ -164,8 +168,13 @@ class Coordinator {
   absl::Status Drain(const wire::DrainNodeRequest& request, const OperationContext& caller);
 
  private:
+  // How often a caller's own end is looked at, which nobody signals: its client has gone.
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls in progress
+  struct EndWork {
+    void operator()(Coordinator* coordinator) const { coordinator->NextWork(); }
+  };
+  using Work = std::unique_ptr<Coordinator, EndWork>;  // the turn to change what is loaded
 
   template <typename T>
   absl::StatusOr<T> CallOnLoop(std::function<T()> fn);
@@ -175,8 +184,12 @@ class Coordinator {
   // `caller`, whose operation also ends when this stops.
   OperationContext UntilStopped(const OperationContext& caller);
   absl::Status Explain(const absl::Status& status);
-  // Waits for its turn to change what is loaded. kCancelled.
-  absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const OperationContext& caller);
+  // Waits for its turn to change what is loaded, which ends with the result. kCancelled.
+  absl::StatusOr<Work> StartWork(const OperationContext& caller);
+  void NextWork();
+  // Waits until `due`, which reads what mu_ guards, holds; for `limit` at most, and not when this
+  // stops.
+  void Wait(absl::Duration limit, absl::FunctionRef<bool()> due);
   absl::StatusOr<LoadResult> LoadNow(const wire::LoadModelRequest& request,
                                      const OperationContext& caller);
   absl::Status DrainNow(const wire::DrainNodeRequest& request, const OperationContext& caller);
@@ -270,10 +283,9 @@ class Coordinator {
   const Options options_;
   std::string self_address_;  // constant after Start()
 
-  absl::Mutex work_mu_;  // held while a plan is made and carried out: one at a time
-
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool working_ ABSL_GUARDED_BY(mu_) = false;  // a plan is made and carried out: one at a time
   ModelTable models_ ABSL_GUARDED_BY(mu_);
   ReloadQueue reloads_ ABSL_GUARDED_BY(mu_);
   LeaderRole role_ ABSL_GUARDED_BY(mu_);  // as of the last RefreshLeadership()

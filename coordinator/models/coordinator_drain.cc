@@ -5,7 +5,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/coordinator.h"
@@ -119,7 +118,10 @@ absl::Status Coordinator::EvacuateModel(const DeploymentPtr& from, const Operati
     // recovery.
     if (AnyRecovering()) return BeingRecovered(*from);
     if (!caller.should_continue()) return absl::CancelledError("interrupted");
-    absl::SleepFor(kPoll);
+    // Requests end on threads of links, which must not wait for mu_: only recoveries are signalled.
+    Wait(kPoll, [&from, active, this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return from->active_requests() != active || models_.AnyRecovering();
+    });
   }
   std::move(stay).Cancel();
   caller.note(absl::StrCat("Moving ", from->name(), "…"));

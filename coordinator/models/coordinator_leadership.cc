@@ -269,7 +269,10 @@ bool Coordinator::ReclaimStaleStages() {
 }
 
 absl::StatusOr<ClusterSnapshot> Coordinator::Report(const std::vector<std::string>& only) {
-  return CollectReport(self_address_, only);
+  auto own = CallOnLoop<OwnReport>(options_.own_report);
+  if (!own.ok()) return own.status();
+  return CollectReport(*std::move(own), self_address_, only,
+                       [this](absl::Duration time) { Wait(time, [] { return false; }); });
 }
 
 absl::StatusOr<wire::Epoch> Coordinator::NextEpoch() {

@@ -7,7 +7,6 @@
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/load_retries.h"
@@ -70,7 +69,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
     for (const SteadyTime until = SteadyTime::Now() + kMemoryComesBackTime;
          absl::IsResourceExhausted(again.status()) && SteadyTime::Now() < until &&
          caller.should_continue();) {
-      absl::SleepFor(kMemoryComesBackPoll);
+      planning.pause(kMemoryComesBackPoll);  // the operating system frees it when it likes
       again = PlanModel(planning, source, placement);
     }
     // The next coordinator plans it.

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/node_match.h"
 #include "coordinator/models/reusable_stages.h"
@@ -72,7 +71,7 @@ absl::Status CollectNodes(const PlanningOptions& options, absl::Duration wait,
                           PlannedModel* planned) {
   const SteadyTime begin = SteadyTime::Now();
   for (std::string noted;;) {
-    auto report = CollectReport(options.self_address);
+    auto report = options.collect();
     if (!report.ok()) return report.status();
     if (report->cluster.coordinator() != report->cluster.asked()) {
       return AsLeaderChanged(absl::UnavailableError(
@@ -102,7 +101,7 @@ absl::Status CollectNodes(const PlanningOptions& options, absl::Duration wait,
     }
     if (!waits) return absl::OkStatus();
     noted = why;
-    absl::SleepFor(kMeasurePoll);
+    options.pause(kMeasurePoll);  // nodes do not report that they have measured
   }
 }
 
@@ -621,7 +620,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
     return planned;
   }
   // The file first: its errors are reported at once.
-  auto report = CollectReport(options.self_address);
+  auto report = options.collect();
   if (!report.ok()) return report.status();
   planned->report = *std::move(report);
   if (auto s = find(); !s.ok()) return s;

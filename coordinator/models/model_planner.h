@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/weight_locator.h"
 #include "coordinator/planner/costs/layer_costs.h"
@@ -101,7 +102,8 @@ absl::Status FitsBeside(MemoryLeft left, const PlannedModel& planned);
 std::optional<CapacityLimit> CapacityLimitOf(const PlannedModel& planned, const absl::Status& why);
 
 struct PlanningOptions {
-  std::string self_address;          // host:port of the node that this runs on
+  // The report of all nodes; blocks.
+  std::function<absl::StatusOr<ClusterSnapshot>()> collect;
   WeightFetcher* fetcher = nullptr;  // outlives the call
   // Memory that will be free before the plan is carried out.
   struct FreedMemory {
@@ -137,6 +139,8 @@ struct PlanningOptions {
   std::function<bool(const std::string& note)> note;
   // As `note`, without a message; called often.
   std::function<bool()> should_continue;
+  // Waits for that long, or until this node stops.
+  std::function<void(absl::Duration)> pause;
 };
 
 // Replaces the node in `place`, which a person gave in `option` by a node's name or id and perhaps

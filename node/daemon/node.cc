@@ -237,7 +237,11 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                                               ? absl::StrCat("[", ListenHost(listen->host), "]")
                                               : ListenHost(listen->host),
                            .self_tests = node->self_tests_.get(),
-                           .on_more_work = [host = node->host_.get()] { host->WatchWorkers(); }});
+                           .on_more_work = [host = node->host_.get()] { host->WatchWorkers(); },
+                           .own_report =
+                               [self = node->service_.get(), sees = node->cluster_service_.get()] {
+                                 return OwnReport{.info = self->Info(), .cluster = sees->Cluster()};
+                               }});
   node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get(),
                                              Gateway::Options());
   node->coordinator_service_ =

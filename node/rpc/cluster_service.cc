@@ -56,11 +56,16 @@ grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext
                                                      wire::GetClusterResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this] {
-    *response = runtime_->Describe();
-    if (benchmarks_ != nullptr) benchmarks_->AddLinks(response);
+    *response = Cluster();
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+wire::GetClusterResponse ClusterService::Cluster() const {
+  wire::GetClusterResponse cluster = runtime_->Describe();
+  if (benchmarks_ != nullptr) benchmarks_->AddLinks(&cluster);
+  return cluster;
 }
 
 grpc::ServerUnaryReactor* ClusterService::NextEpoch(grpc::CallbackServerContext* context,

@@ -16,6 +16,9 @@ class ClusterService final : public wire::Cluster::CallbackService {
   ClusterService(EventLoop* loop, ClusterRuntime* runtime, Benchmarks* benchmarks)
       : loop_(loop), runtime_(runtime), benchmarks_(benchmarks) {}
 
+  // The answer to GetCluster. On the loop.
+  wire::GetClusterResponse Cluster() const;
+
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const wire::Heartbeat* request,
                                      wire::Heartbeat* response) override;

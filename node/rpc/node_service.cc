@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -54,27 +55,33 @@ grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* cont
                                                const wire::GetInfoRequest* request,
                                                wire::GetInfoResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const MachineMemory memory = ReadMachineMemory();
-  response->set_node_id(identity_.id);
-  response->set_name(identity_.name);
-  *response->mutable_versions() = LocalVersions();
-  response->set_memory_total(memory.total_bytes);
-  response->set_memory_free(memory.free_bytes);
-  response->set_cores(MachineCores());
+  std::vector<wire::SelfTest> self_tests;
   if (self_tests_ != nullptr && !request->self_tests_of().empty()) {
-    for (wire::SelfTest& test : self_tests_->Of(request->self_tests_of())) {
-      *response->add_self_tests() = std::move(test);
-    }
+    self_tests = self_tests_->Of(request->self_tests_of());
   }
-  loop_->Post([this, reactor, response] {
-    response->set_draining(draining_);
-    for (const std::string& problem : problems_()) response->add_problems(ValidUtf8(problem));
-    for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
-    if (benchmarks_ != nullptr) benchmarks_->AddDevices(response);
-    MakePrintable(response);
+  loop_->Post([this, reactor, response, self_tests = std::move(self_tests)] {
+    *response = Info();
+    for (const wire::SelfTest& test : self_tests) *response->add_self_tests() = test;
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+wire::GetInfoResponse NodeService::Info() const {
+  wire::GetInfoResponse info;
+  const MachineMemory memory = ReadMachineMemory();
+  info.set_node_id(identity_.id);
+  info.set_name(identity_.name);
+  *info.mutable_versions() = LocalVersions();
+  info.set_memory_total(memory.total_bytes);
+  info.set_memory_free(memory.free_bytes);
+  info.set_cores(MachineCores());
+  info.set_draining(draining_);
+  for (const std::string& problem : problems_()) info.add_problems(ValidUtf8(problem));
+  for (wire::StageStatus& stage : host_->Stages()) *info.add_stages() = std::move(stage);
+  if (benchmarks_ != nullptr) benchmarks_->AddDevices(&info);
+  MakePrintable(&info);
+  return info;
 }
 
 grpc::ServerUnaryReactor* NodeService::SetDraining(grpc::CallbackServerContext* context,

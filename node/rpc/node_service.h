@@ -30,6 +30,9 @@ class NodeService final : public wire::Node::CallbackService {
   NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmarks, SelfTestFile* self_tests,
               Identity identity, AddressOf address_of, Problems problems);
 
+  // The answer to GetInfo, without self-tests. On the loop.
+  wire::GetInfoResponse Info() const;
+
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
                                     const wire::GetInfoRequest* request,
                                     wire::GetInfoResponse* response) override;

@@ -11,12 +11,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/cluster/cluster_stub.h"
 
 namespace strata {
 namespace {
 
 constexpr absl::Duration kMeasureTime = absl::Seconds(60);
 constexpr int64_t kAnswerMs = 5'000;
+
+// As the node at `address` collects it.
+absl::StatusOr<ClusterSnapshot> Collect(const std::string& address) {
+  const auto client = NodeClient::Connect({.address = address, .timeout_ms = kAnswerMs});
+  if (!client.ok()) return client.status();
+  auto info = (*client)->GetInfo(kAnswerMs);
+  if (!info.ok()) return info.status();
+  auto cluster = ClusterStub(address, kAnswerMs).GetCluster();
+  if (!cluster.ok()) return cluster.status();
+  return CollectReport({.info = *std::move(info), .cluster = *std::move(cluster)}, address,
+                       /*only=*/{}, absl::SleepFor);
+}
 
 }  // namespace
 
@@ -73,7 +86,7 @@ absl::StatusOr<std::unique_ptr<PlansCluster>> PlansCluster::Start(std::vector<Ma
 absl::Status PlansCluster::WaitUntilMeasured() const {
   const absl::Time until = absl::Now() + kMeasureTime;
   while (absl::Now() < until) {
-    auto report = CollectReport(client_->address());
+    auto report = Collect(client_->address());
     const bool all =
         report.ok() && report->nodes.size() == nodes_.size() && !report->measuring() &&
         std::all_of(report->nodes.begin(), report->nodes.end(), [](const NodeReport& node) {
@@ -86,7 +99,7 @@ absl::Status PlansCluster::WaitUntilMeasured() const {
 }
 
 absl::StatusOr<ClusterSnapshot> PlansCluster::Report() const {
-  auto report = CollectReport(client_->address());
+  auto report = Collect(client_->address());
   if (!report.ok()) return report.status();
   const auto place = [this](const NodeReport& node) {
     return std::find_if(machines_.begin(), machines_.end(),

@@ -32,8 +32,9 @@ TEST(Coordinator, AnIdleCoordinatorLooksOnceASecond) {
   options.self.boot = 1;
   options.discovery = nullptr;
   ClusterRuntime cluster(&loop, &clock, std::move(options), std::make_unique<NoTransport>());
-  Coordinator coordinator(&loop, &cluster, /*fetcher=*/nullptr,
-                          {.node_id = std::string(31, '0') + "1"});
+  Coordinator coordinator(
+      &loop, &cluster, /*fetcher=*/nullptr,
+      {.node_id = std::string(31, '0') + "1", .own_report = [] { return OwnReport(); }});
   const Gateway gateway(&loop, &cluster, &coordinator, Gateway::Options());
   coordinator.Start("127.0.0.1:1");
   cluster.Start({.address = {.host = "10.0.0.1", .port = 7}});
