@@ -21,7 +21,8 @@ GATEWAY = "node/gateway/"
 UNIT_TESTS = {
     MODELS: [
         "leader_role", "stage_reclaimer", "reload_queue", "model_table", "model_recovery",
-        "load_retries", "rebalancer", "deployment", "model_planner", "reusable_stages",
+        "load_retries", "rebalancer", "node_drain", "live_migration", "deployment", "model_planner",
+        "reusable_stages",
     ],
     SCHEDULER: [
         "scheduler", "scheduler_failure", "scheduler_cache", "scheduler_exact", "generation_engine",
@@ -80,6 +81,14 @@ DEFECTS = [
     ("a model moves though little is gained", MODELS + "model_planner.cc",
      "if (gain >= kGainMin) return MoveBenefit::kMoving;",
      "if (gain >= kIdleGainMin) return MoveBenefit::kMoving;"),
+    ("a model that is busy moves for little", MODELS + "rebalancer.cc",
+     "if (looks_again_ || benefit", "if (benefit"),
+    ("a drain goes on though the role has gone", MODELS + "node_drain.cc",
+     "if (!has_ended() && !may_go_on.ok()) End(may_go_on);", ""),
+    ("a model whose drain is given up takes no requests", MODELS + "node_drain.cc",
+     "if (step_ == Step::kAwaitRequests) model()->SetMoving(false);", ""),
+    ("the next deployment gets no requests", MODELS + "live_migration.cc",
+     "next_->TakeRequests(from_->TransferRequests());", "from_->TransferRequests();"),
     ("a node that is kept out does not come back", MODELS + "rebalancer.h",
      "    at_ = std::min(at_, next_back);\n", ""),
     # Scheduler.

@@ -210,6 +210,17 @@ PlanningOptions Coordinator::PlanningFor(const OperationContext& caller) {
   return planning;
 }
 
+PlanningOptions Coordinator::PlanningAgain(const Deployment& model, const PlanScope& scope,
+                                           const OperationContext& caller) {
+  PlanningOptions planning = PlanningFor(caller);
+  planning.known = model.planned().model;
+  planning.model_id = model.model_id();
+  planning.limits = ExcludedDevices(planning.model_id);
+  planning.reuse = scope.reuse;
+  planning.beside = scope.beside;
+  return planning;
+}
+
 absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelRequest& request,
                                                       const OperationContext& caller) {
   if (auto s = CheckLeadership(); !s.ok()) return s;

@@ -35,6 +35,7 @@
 #include "coordinator/models/leader_role.h"
 #include "coordinator/models/model_recovery.h"
 #include "coordinator/models/model_table.h"
+#include "coordinator/models/node_drain.h"
 #include "coordinator/models/rebalancer.h"
 #include "coordinator/models/reload_queue.h"
 #include "coordinator/models/stage_reclaimer.h"
@@ -190,10 +191,15 @@ class Coordinator {
   // Waits until `due`, which reads what mu_ guards, holds; for `limit` at most, and not when this
   // stops.
   void Wait(absl::Duration limit, absl::FunctionRef<bool()> due);
+  // OK, or why an operation is to end: kCancelled, or another node coordinates.
+  absl::Status MayGoOn(const OperationContext& caller);
   absl::StatusOr<LoadResult> LoadNow(const wire::LoadModelRequest& request,
                                      const OperationContext& caller);
   absl::Status DrainNow(const wire::DrainNodeRequest& request, const OperationContext& caller);
   PlanningOptions PlanningFor(const OperationContext& caller);
+  // The same, for another plan of a model that is loaded.
+  PlanningOptions PlanningAgain(const Deployment& model, const PlanScope& scope,
+                                const OperationContext& caller);
   // Where `why` says that a device computed wrong numbers in a load of `deployment`: excludes that
   // device from plans that no person requested, until the members change.
   void ExcludeDevice(const Deployment& deployment, const absl::Status& why);
@@ -223,12 +229,17 @@ class Coordinator {
                                                   const wire::PlacementOptions& placement,
                                                   DeploymentPtr instead_of,
                                                   const OperationContext& caller);
-  absl::Status EvacuateModel(const DeploymentPtr& from, const OperationContext& caller);
+  // Moves all stages of a node to others. REQUIRES: StartWork(); the node is marked as draining.
+  absl::Status Evacuate(const std::string& node_id, const OperationContext& caller);
+  // Waits until requests have ended or a recovery is needed, a moment at most. kCancelled.
+  absl::Status AwaitRequests(const Deployment& model, uint32_t* noted,
+                             const OperationContext& caller);
+  // Unloads the model of the drain and loads it by `plan`.
+  absl::Status ReloadElsewhere(const NodeDrain& drain, std::unique_ptr<PlannedModel> plan,
+                               const OperationContext& caller);
   // Not OK: `from` serves as before, or is being recovered. REQUIRES: StartWork().
   absl::Status MigrateLive(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
                            const wire::LoadModelRequest& request, const OperationContext& caller);
-  void Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
-            const OperationContext& caller);
   void Rebalance();
   bool RebalanceOne(const DeploymentPtr& model);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);

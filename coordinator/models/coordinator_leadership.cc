@@ -78,6 +78,12 @@ absl::Status Coordinator::CheckLeadership() {
   return leadership().mine ? absl::OkStatus() : NotCoordinating();
 }
 
+absl::Status Coordinator::MayGoOn(const OperationContext& caller) {
+  if (!caller.should_continue()) return absl::CancelledError("interrupted");
+  absl::MutexLock lock(mu_);
+  return role_.is_leader() ? absl::OkStatus() : NotCoordinating();
+}
+
 bool Coordinator::IsGone(const std::string& node_id) {
   const absl::StatusOr<NodeId> id = NodeId::FromHex(node_id);
   if (!id.ok()) return false;

@@ -3,7 +3,6 @@
 // there and go on. Models of a coordinator that has gone are loaded again; their requests wait at
 // the gateways.
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -197,12 +195,9 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   }
   lost->DisownStages();
   const PlannedModel& before = lost->planned();
-  PlanningOptions planning = PlanningFor(caller);
-  planning.known = before.model;
-  planning.model_id = before.model->id();
-  planning.reuse = KeptAfter(decision.in_a_row, before, why, [&lost] { return AllServe(*lost); });
-  planning.limits = decision.limits;
-  absl::c_copy(ExcludedDevices(planning.model_id), std::back_inserter(planning.limits));
+  const auto kept = KeptAfter(decision.in_a_row, before, why, [&lost] { return AllServe(*lost); });
+  PlanningOptions planning = PlanningAgain(*lost, {.reuse = kept}, caller);
+  planning.limits.insert(planning.limits.begin(), decision.limits.begin(), decision.limits.end());
   wire::PlacementOptions placement = lost->request().placement();
   placement.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, placement);

@@ -143,6 +143,12 @@ struct PlanningOptions {
   std::function<void(absl::Duration)> pause;
 };
 
+// How a model that is loaded is planned again.
+struct PlanScope {
+  PlanningOptions::Reuse reuse = PlanningOptions::Reuse::kIgnored;
+  bool beside = false;  // as of PlanningOptions
+};
+
 // Replaces the node in `place`, which a person gave in `option` by a node's name or id and perhaps
 // a device, by the plan's name of that node; unknown ones stay as they are. kInvalidArgument:
 // several nodes of the plan are meant. For a model that is loaded `again` the first of them counts.
