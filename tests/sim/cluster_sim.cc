@@ -330,6 +330,11 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
     return;
   }
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
+  if (Doubles()) Fly(from, to, reply, Heartbeat(heartbeat));
+  Fly(from, to, reply, std::move(heartbeat));
+}
+
+void ClusterSim::Fly(size_t from, size_t to, bool reply, Heartbeat&& heartbeat) {
   auto slot = static_cast<uint32_t>(in_flight_.size());
   if (free_slots_.empty()) {
     in_flight_.emplace_back();

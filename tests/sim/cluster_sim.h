@@ -56,6 +56,9 @@ class ClusterSim {
   void Isolate(size_t n, bool cut);
   void Heal();
   void SetLoss(double loss) { loss_ = loss; }
+  // So many heartbeats, and requests that may be repeated, arrive twice.
+  void SetDoubled(double doubled) { doubled_ = doubled; }
+  bool Doubles() { return doubled_ > 0 && absl::Bernoulli(random_, doubled_); }
   // What mDNS does after a change: nodes that are linked hear of one more each, in a ring.
   void Introduce();
 
@@ -137,6 +140,7 @@ class ClusterSim {
   size_t Receiver(size_t from, const OutgoingHeartbeat& out);
   void DropNewFirewalls(size_t from, size_t to);
   void Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
+  void Fly(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
   void Deliver(size_t to, uint32_t slot);
   void FetchAhead() const;
   void Wake(size_t n);
@@ -154,6 +158,7 @@ class ClusterSim {
   std::vector<int64_t> refused_since_;  // the same: when the firewall came up
   std::vector<char> connect_probes_;    // the same: it is being found out whether `to` has ended
   double loss_ = 0;
+  double doubled_ = 0;
   int64_t now_us_ = 0;
   uint64_t order_ = 0;
   uint64_t starts_ = 0;

@@ -14,18 +14,22 @@ constexpr int64_t kStepMs = 250;
 constexpr int64_t kReadyMs = 20'000;  // until a model is loaded
 constexpr int64_t kEndMs = 100'000;   // until all requests have ended: a gateway waits for 60 s
 constexpr int64_t kLoadAgainMs = 8'000;
+constexpr int64_t kUnheldMs = 10'000;
 constexpr int kGentleFaults = 4;
 constexpr int64_t kGentleMs = 7'000;  // from one to the next
 
 class Run {
  public:
   Run(const RecoveryScenario& scenario, const RecoverySim::Options& options)
-      : scenario_(scenario), nodes_(options.nodes), sim_(options) {}
+      : scenario_(scenario),
+        nodes_(options.nodes),
+        is_leased_(!scenario.gentle && scenario.seed % 5 == 2),
+        sim_(options) {}
 
   std::string Play() {
     for (size_t n = 0; n < nodes_; ++n) sim_.Start(n);
     for (int64_t ms = 0; ms < kReadyMs && !sim_.Serves(); ms += kStepMs) {
-      if (ms % 2000 == 0) sim_.Load();
+      if (ms % 2000 == 0) Load();
       RunMs(kStepMs);
     }
     if (scenario_.gentle) {
@@ -38,6 +42,7 @@ class Run {
       RunMs(kStepMs);
     sim_.CheckEnded();
     if (ok()) CheckFates();
+    if (ok() && is_leased_) CheckUnheld();
     return ok() ? "" : sim_.cluster().violation() + sim_.cluster().Trace();
   }
   RecoverySim& sim() { return sim_; }
@@ -53,7 +58,16 @@ class Run {
     if (without_ms_ < kLoadAgainMs) return;
     without_ms_ = 0;
     if (scenario_.gentle) sim_.cluster().Fail("no node has the model");
-    sim_.Load();
+    Load();
+  }
+
+  // To stay, or for as long as its client is there.
+  void Load() {
+    if (is_leased_) {
+      sim_.HoldModel(Random(nodes_));
+    } else {
+      sim_.Load();
+    }
   }
 
   void SendRequests(size_t most) {
@@ -62,19 +76,24 @@ class Run {
 
   void PlayWildly() {
     sim_.cluster().SetLoss(Random(3) == 0 ? 0.1 : 0.0);
+    sim_.cluster().SetDoubled(Random(3) == 0 ? 0.1 : 0.0);
     for (int64_t ms = 0; ms < kWildMs && ok();) {
       const auto step = static_cast<int64_t>(1 + Random(800));
       RunMs(step);
       ms += step;
       SendRequests(3);
       if (Random(3) == 0) Disturb();
+      if (Random(8) == 0) {  // two at once
+        Disturb();
+        Disturb();
+      }
     }
   }
 
   void Disturb() {
     ClusterSim& cluster = sim_.cluster();
     const size_t n = Random(nodes_), m = Random(nodes_);
-    switch (Random(13)) {
+    switch (Random(17)) {
       case 0:
       case 1:
         sim_.Crash(n);
@@ -109,6 +128,16 @@ class Run {
         cluster.Note(absl::StrCat("cut ", n, " to ", m));
         if (n != m) cluster.Cut(n, m);
         break;
+      case 12:
+      case 13:
+        sim_.Drain(n);
+        break;
+      case 14:
+        sim_.UndoDrains();
+        break;
+      case 15:
+        sim_.HoldModel(n);
+        break;
       default:
         sim_.StopRequest();
         break;
@@ -124,9 +153,12 @@ class Run {
       SendRequests(8);
       RunMs(static_cast<int64_t>(Random(600)));
       const size_t n = Random(nodes_);
-      switch (Random(5)) {
+      switch (Random(6)) {
         case 0:
           sim_.KillWorker(n);
+          break;
+        case 3:
+          sim_.Drain(n);
           break;
         case 1:
           sim_.Stop(n);
@@ -143,6 +175,7 @@ class Run {
         if (Random(3) == 0) SendRequests(2);
       }
       if (!sim_.cluster().running(n)) sim_.Start(n);
+      sim_.UndoDrains();
     }
   }
 
@@ -151,6 +184,8 @@ class Run {
     ClusterSim& cluster = sim_.cluster();
     cluster.Heal();
     cluster.SetLoss(0);
+    cluster.SetDoubled(0);
+    sim_.UndoDrains();
     for (size_t n = 0; n < nodes_; ++n) {
       if (!cluster.running(n)) sim_.Start(n);
       cluster.Pause(n, 0);
@@ -166,8 +201,16 @@ class Run {
     }
   }
 
+  // A model goes with its last lease.
+  void CheckUnheld() {
+    sim_.EndHolds();
+    sim_.RunMs(kUnheldMs);
+    if (sim_.HasModel()) sim_.cluster().Fail("a model that nobody holds stays");
+  }
+
   const RecoveryScenario scenario_;
   const size_t nodes_;
+  const bool is_leased_;  // the model is loaded with leases only
   RecoverySim sim_;
   int64_t without_ms_ = 0;
 };
@@ -191,6 +234,8 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   options.ends_twice = scenario.ends_twice;
   options.forgets_bounds = scenario.forgets_bounds;
   options.takes_any_epoch = scenario.takes_any_epoch;
+  options.plans_on_drained_nodes = scenario.plans_on_drained_nodes;
+  options.forgets_leases = scenario.forgets_leases;
   Run run(scenario, options);
   RecoveryOutcome outcome;
   outcome.wrong = run.Play();

@@ -24,6 +24,8 @@ struct RecoveryScenario {
   bool ends_twice = false;
   bool forgets_bounds = false;
   bool takes_any_epoch = false;
+  bool plans_on_drained_nodes = false;
+  bool forgets_leases = false;
 };
 
 struct RecoveryOutcome {

@@ -7,6 +7,7 @@
 #include "node/gateway/gateway.h"
 #include "tests/coordinator/planner/planner_instance.h"
 #include "tests/sim/sim_client.h"
+#include "tests/sim/sim_run.h"
 
 namespace strata {
 namespace {
@@ -48,6 +49,7 @@ RecoverySim::RecoverySim(const Options& options)
   if (options.tight) model_.cache.kv_cells = 120 + cluster_.Random(80);
   model_.trims = cluster_.Random(3) != 0;
   model_.plans_past_memory = options.plans_past_memory;
+  model_.plans_on_drained_nodes = options.plans_on_drained_nodes;
   policy_.chunk_tokens = 8 + static_cast<uint32_t>(cluster_.Random(32));
   if (options.tight) policy_.queue_max = 4 + static_cast<uint32_t>(cluster_.Random(8));
   for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -108,6 +110,7 @@ void RecoverySim::Start(size_t n) {
   coordinator.engine = {.policy = policy_, .clock = node.clock.get()};
   coordinator.forgets_pending_reloads = options_.forgets_pending_reloads;
   coordinator.forgets_bounds = options_.forgets_bounds;
+  coordinator.forgets_leases = options_.forgets_leases;
   node.coordinator = std::make_unique<SimCoordinator>(std::move(coordinator));
   SimGateway::Options gateway;
   gateway.processes = &processes_;
@@ -128,15 +131,24 @@ void RecoverySim::End(size_t n) {
   for (const auto& client : clients_) {
     if (client->node() == n) client->Gone();
   }
-  ended_.recoveries += node.coordinator->recoveries();
-  ended_.reloads += node.coordinator->reload_count();
-  ended_.resumed += node.gateway->resumed();
-  ended_.strays += node.host->refused();
-  ended_.kept += node.host->kept();
+  for (const auto& hold : holds_) {
+    if (hold->node() == n) hold->End();
+  }
+  AddCounts(node, &ended_);
   node.coordinator = nullptr;
   node.gateway = nullptr;
   node.host = nullptr;
   cluster_.SetLive(n, 0);
+}
+
+void RecoverySim::AddCounts(const Node& node, Counts* counts) {
+  counts->recoveries += node.coordinator->recoveries();
+  counts->reloads += node.coordinator->reload_count();
+  counts->moves += node.coordinator->moves();
+  counts->drains += node.coordinator->drains();
+  counts->resumed += node.gateway->resumed();
+  counts->strays += node.host->refused();
+  counts->kept += node.host->kept();
 }
 
 void RecoverySim::Crash(size_t n) {
@@ -199,15 +211,60 @@ void RecoverySim::StopRequest() {
   });
 }
 
-bool RecoverySim::Load() {
+std::optional<size_t> RecoverySim::Leader() {
   for (size_t n = 0; n < nodes_.size(); ++n) {
-    if (nodes_[n].host == nullptr || !cluster_.View(n).is_coordinator) continue;
-    if (!cluster_.View(n).settled) continue;
-    const size_t source = model_.sources[cluster_.Random(model_.sources.size())];
-    processes_.In(n, cluster_.now_us(), [this, n, source] { nodes_[n].coordinator->Load(source); });
-    return true;
+    if (nodes_[n].host == nullptr) continue;
+    const ClusterView& view = cluster_.View(n);
+    if (view.is_coordinator && view.settled) return n;
   }
-  return false;
+  return std::nullopt;
+}
+
+bool RecoverySim::Load() {
+  const std::optional<size_t> leader = Leader();
+  if (!leader) return false;
+  const size_t source = model_.sources[cluster_.Random(model_.sources.size())];
+  processes_.In(*leader, cluster_.now_us(), [this, n = *leader, source] {
+    nodes_[n].coordinator->Load(source, /*hold=*/false, [](const absl::StatusOr<uint64_t>&) {});
+  });
+  return true;
+}
+
+void RecoverySim::HoldModel(size_t n) {
+  if (nodes_[n].host == nullptr) return;
+  SimRun::Options options;
+  options.processes = &processes_;
+  options.node = n;
+  options.source = model_.sources[cluster_.Random(model_.sources.size())];
+  options.coordinator_of = [this](size_t k) { return nodes_[k].coordinator.get(); };
+  holds_.push_back(std::make_shared<SimRun>(std::move(options)));
+  processes_.In(n, cluster_.now_us(), [hold = holds_.back()] { hold->Begin(); });
+}
+
+void RecoverySim::EndHolds() {
+  for (const auto& hold : holds_) hold->End();
+}
+
+void RecoverySim::Drain(size_t n) {
+  const std::optional<size_t> leader = Leader();
+  if (!leader || nodes_[n].host == nullptr) return;
+  cluster_.Note(absl::StrCat("node ", n, " is to be drained"));
+  processes_.In(*leader, cluster_.now_us(), [this, by = *leader, n] {
+    nodes_[by].coordinator->Drain(
+        n, [this, by, n, start = processes_.start(n)](const absl::Status& drained) {
+          cluster_.Note(absl::StrCat("node ", n, " is drained: ", drained.ToString()));
+          // A node that was started again meanwhile takes stages again.
+          if (!drained.ok() || !processes_.IsAlive(n, start) || !nodes_[n].host->draining()) return;
+          if (!nodes_[by].coordinator->UsesNode(cluster_.IdOf(n).ToHex())) return;
+          cluster_.Fail(absl::StrCat("node ", n, " was drained and has stages"));
+        });
+  });
+}
+
+void RecoverySim::UndoDrains() {
+  for (const Node& node : nodes_) {
+    if (node.host != nullptr) node.host->SetDraining(false);
+  }
 }
 
 bool RecoverySim::HasModel() const {
@@ -249,13 +306,9 @@ size_t RecoverySim::active_generations() const {
 RecoverySim::Counts RecoverySim::counts() const {
   Counts counts = ended_;
   for (const Node& node : nodes_) {
-    if (node.host == nullptr) continue;
-    counts.recoveries += node.coordinator->recoveries();
-    counts.reloads += node.coordinator->reload_count();
-    counts.resumed += node.gateway->resumed();
-    counts.strays += node.host->refused();
-    counts.kept += node.host->kept();
+    if (node.host != nullptr) AddCounts(node, &counts);
   }
+  counts.holds = holds_.size();
   for (const auto& client : clients_) {
     ++counts.requests;
     counts.tokens += client->tokens();
@@ -297,6 +350,9 @@ void RecoverySim::Counts::Add(const Counts& other) {
   kept += other.kept;
   resumed += other.resumed;
   strays += other.strays;
+  moves += other.moves;
+  drains += other.drains;
+  holds += other.holds;
   for (const auto& [words, n] : other.failures) failures[words] += n;
   for (const auto& [words, n] : other.refusals) refusals[words] += n;
 }
@@ -305,7 +361,8 @@ std::string RecoverySim::Counts::ToString() const {
   return absl::StrCat(requests, " requests: ", complete, " complete, ", refused, " refused, ",
                       failed, " failed, ", stopped, " stopped, ", gone, " whose node went; ",
                       tokens, " tokens, ", recoveries, " recoveries, ", reloads, " reloads, ", kept,
-                      " stages kept, ", resumed, " resumed, ", strays, " late steps refused");
+                      " stages kept, ", resumed, " resumed, ", strays, " late steps refused, ",
+                      moves, " moves, ", drains, " drains, ", holds, " holds");
 }
 
 void RecoverySim::CheckEnded() {

@@ -2,14 +2,15 @@
 // same clock and queue of events the stages, links, coordinators, gateways and clients of all
 // nodes. Equal options give equal runs. Checked all the time: every output is the one that its
 // request determines, position by position, and ends at most once; no stage runs a step of another
-// epoch; no plan and no node takes more memory than there is; no queue is over its bound (looked at
-// every 50 ms).
+// epoch; no plan and no node takes more memory than there is; a node that was drained has no stages
+// of the model; no queue is over its bound (looked at every 50 ms).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 namespace strata {
 
 class SimClient;
+class SimRun;
 
 class RecoverySim {
  public:
@@ -39,6 +41,8 @@ class RecoverySim {
     bool ends_twice = false;
     bool forgets_bounds = false;
     bool takes_any_epoch = false;
+    bool plans_on_drained_nodes = false;
+    bool forgets_leases = false;
   };
   explicit RecoverySim(const Options& options);
   ~RecoverySim();
@@ -55,6 +59,12 @@ class RecoverySim {
   void StopRequest();
   // A person loads the model, if there is a coordinator.
   bool Load();
+  // A client on node `n` holds the model by a lease, until it ends.
+  void HoldModel(size_t n);
+  void EndHolds();
+  // A person drains node `n`, if there is a coordinator.
+  void Drain(size_t n);
+  void UndoDrains();
   bool HasModel() const;
   bool Serves() const;
 
@@ -65,6 +75,7 @@ class RecoverySim {
   struct Counts {
     uint64_t requests = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
     uint64_t tokens = 0, recoveries = 0, reloads = 0, kept = 0, resumed = 0, strays = 0;
+    uint64_t moves = 0, drains = 0, holds = 0;
     std::map<std::string, uint64_t> failures, refusals;  // by their messages
 
     void Add(const Counts& other);
@@ -87,8 +98,10 @@ class RecoverySim {
     std::unique_ptr<SimGateway> gateway;
   };
 
-  void End(size_t n);  // its process ends, and all that runs in it
+  void End(size_t n);              // its process ends, and all that runs in it
+  std::optional<size_t> Leader();  // a node that coordinates and may act
   void CheckBounds();
+  static void AddCounts(const Node& node, Counts* counts);
 
   const Options options_;
   ClusterSim cluster_;
@@ -97,6 +110,7 @@ class RecoverySim {
   SchedulerPolicy policy_;
   std::vector<Node> nodes_;
   std::vector<std::shared_ptr<SimClient>> clients_;  // shared with the sources of their output
+  std::vector<std::shared_ptr<SimRun>> holds_;       // shared with their calls
   Counts ended_;                                     // of processes that have ended
 };
 

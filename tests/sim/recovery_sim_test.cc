@@ -42,6 +42,9 @@ TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
   EXPECT_GT(all.recoveries, 0u);
   EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
+  EXPECT_GT(all.moves, 0u);
+  EXPECT_GT(all.drains, 0u);
+  EXPECT_GT(all.holds, 0u);
 }
 
 TEST(RecoverySim, NoRequestFailsWhileTheRestOfTheNodesCanHoldTheModel) {
@@ -78,6 +81,14 @@ TEST(RecoverySim, NoticesRequestsThatEndTwice) {
 
 TEST(RecoverySim, NoticesStepsOfAnotherEpoch) {
   EXPECT_TRUE(Noticed({.takes_any_epoch = true}, "runs a step of epoch"));
+}
+
+TEST(RecoverySim, NoticesStagesThatStayOnADrainedNode) {
+  EXPECT_TRUE(Noticed({.plans_on_drained_nodes = true}, "was drained and has stages"));
+}
+
+TEST(RecoverySim, NoticesModelsThatOutliveTheirLeases) {
+  EXPECT_TRUE(Noticed({.forgets_leases = true}, "a model that nobody holds stays"));
 }
 
 TEST(RecoverySim, NoticesQueuesOverTheirBound) {

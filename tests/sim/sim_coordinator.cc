@@ -18,8 +18,14 @@ namespace {
 constexpr int64_t kTickUs = 200'000;
 constexpr int64_t kLeadershipUs = 200'000;
 constexpr int64_t kUnloadTimeoutUs = 1'000'000;
+constexpr absl::Duration kHeldTime = absl::Seconds(10);  // as in coordinator_leadership.cc
 
 }  // namespace
+
+// No two coordinators give out the same lease.
+SimCoordinator::SimCoordinator(Options options)
+    : options_(std::move(options)),
+      models_(static_cast<uint64_t>(cluster().now_us()) * options_.nodes + options_.node) {}
 
 SimCoordinator::~SimCoordinator() {
   std::ranges::move(models_.Clear(), std::back_inserter(lost_));
@@ -104,6 +110,7 @@ void SimCoordinator::Tick() {
   }
   if (members_changed) {
     recovery_.OnMembersChanged();
+    rebalance_.OnChange(Now());
     reclaimer_.OnMembersChanged();
   }
   if (live != live_) cluster().SetLive(options_.node, live_ = live);
@@ -156,10 +163,12 @@ void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
     loaded.known.push_back(there->epoch());
     if (!there->serving()) loaded.kept.insert(there->model_id());
   }
+  if (prepared_) loaded.known.push_back(*prepared_);
   for (const SimReport::Node& node : report.nodes) loaded.nodes.push_back(node.stages);
   StaleStages stale = FindStaleStages(loaded);
   stale.found_none = stale.found_none && all_reply;
   if (options_.forgets_pending_reloads) stale.reloads.clear();
+  for (const std::string& id : stale.held) reloads_.Hold(id, Now() + kHeldTime);
   if (stale.stages.empty()) {
     return EndReclaim(std::move(stale), loaded.learns, /*made_room=*/false);
   }
@@ -182,7 +191,8 @@ void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
         [this, unloads, stale, learns = loaded.learns, each](bool replied) {
           unloads->made_room = unloads->made_room || (replied && each.makes_room);
           if (--unloads->left == 0) EndReclaim(stale, learns, unloads->made_room);
-        });
+        },
+        /*repeatable=*/true);
   }
 }
 

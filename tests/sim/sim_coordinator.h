@@ -1,6 +1,7 @@
 // The coordinator of a simulated node. Its decisions are the product's: LeaderRole, ModelTable,
-// ReloadQueue, RecoverySchedule, DecideRecovery(), LoadRetries, StageReclaimer, Deployment with
-// GenerationEngine and Scheduler, the planner, and Membership's view. Their execution is simulated:
+// ReloadQueue, RecoverySchedule, DecideRecovery(), LoadRetries, StageReclaimer, NodeDrain,
+// RebalanceSchedule, ModelRebalance, LiveMigration, Deployment with GenerationEngine and Scheduler,
+// the planner, and Membership's view. Their execution is simulated:
 // where coordinator/models/coordinator.h waits on a thread for a response over gRPC, this gets a
 // callback. One model.
 #pragma once
@@ -10,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,9 +21,12 @@
 #include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/deployment.h"
 #include "coordinator/models/leader_role.h"
+#include "coordinator/models/live_migration.h"
 #include "coordinator/models/load_retries.h"
 #include "coordinator/models/model_recovery.h"
 #include "coordinator/models/model_table.h"
+#include "coordinator/models/node_drain.h"
+#include "coordinator/models/rebalancer.h"
 #include "coordinator/models/reload_queue.h"
 #include "coordinator/models/stage_reclaimer.h"
 #include "tests/sim/sim_planning.h"
@@ -40,8 +45,9 @@ class SimCoordinator {
     // Break the protocol, to show that it is noticed.
     bool forgets_pending_reloads = false;
     bool forgets_bounds = false;
+    bool forgets_leases = false;
   };
-  explicit SimCoordinator(Options options) : options_(std::move(options)), models_(0) {}
+  explicit SimCoordinator(Options options);
   // The process ends without a message to any node.
   ~SimCoordinator();
 
@@ -55,19 +61,53 @@ class SimCoordinator {
   bool HasModel() const { return !models_.models().empty() || !reloads_.entries().empty(); }
   bool serving() const { return model() != nullptr && model()->serving(); }
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
-  // A person on `source`'s node loads the model, to stay.
-  void Load(size_t source);
+  // A person on `source`'s node loads the model: to stay, or with a lease, which `then` gets; 0: it
+  // stays.
+  void Load(size_t source, bool hold, std::function<void(absl::StatusOr<uint64_t>)> then);
+  bool HasLease(uint64_t lease) const { return models_.HasLease(lease); }
+  void Release(uint64_t lease);
+  // A person drains the node. `done` may never be called where a process ends.
+  void Drain(size_t node, std::function<void(absl::Status)> done);
+  // At which node the model has stages, in hex.
+  bool UsesNode(const std::string& id) const { return model() != nullptr && model()->UsesNode(id); }
 
   // Empty: every queue is within its bound.
   std::string OverBound() const;
   uint32_t recoveries() const { return recoveries_; }
   uint32_t reload_count() const { return reload_count_; }
+  uint32_t moves() const { return moves_; }
+  uint32_t drains() const { return drains_; }
 
  private:
   absl::Status WhyNot() const;                        // there is no model
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls in progress
   using Then = std::function<void(absl::Status)>;
-  using RetriesPtr = std::shared_ptr<LoadRetries>;  // shared by the steps of one load
+  using LeaseThen = std::function<void(absl::StatusOr<uint64_t>)>;
+  using PlannedPtr = std::unique_ptr<PlannedModel>;
+  // A load. Shared by its steps.
+  struct Loading {
+    SimPlanning planning;
+    LoadRetries retries;
+    wire::LoadModelRequest request;
+    DeploymentPtr instead_of;  // that it replaces; null: none
+    // Null: the model was unloaded meanwhile.
+    std::function<void(absl::StatusOr<DeploymentPtr>)> then;
+    PlannedPtr plan;
+  };
+  using LoadingPtr = std::shared_ptr<Loading>;
+  // A drain, or a look at a model, with its present plan. Shared by its steps.
+  struct Draining {
+    NodeDrain drain;
+    Then end;
+    PlannedPtr plan;
+  };
+  using DrainingPtr = std::shared_ptr<Draining>;
+  struct Rebalancing {
+    ModelRebalance rebalance;
+    DeploymentPtr model;
+    std::function<void(bool again)> end;
+  };
+  using RebalancingPtr = std::shared_ptr<Rebalancing>;
 
   DeploymentPtr model() const {
     return models_.models().empty() ? nullptr : models_.models().begin()->second;
@@ -96,37 +136,56 @@ class SimCoordinator {
 
   void RunRecoveryLoop();
   void EndRecovery(bool deferred);
-  void ReloadNext(std::vector<std::string> ids);
+  void ReloadNext(std::vector<std::string> ids, const std::function<void(bool deferred)>& then);
   void Recover(const DeploymentPtr& lost, std::function<void()> then);
   void RecoverNow(const DeploymentPtr& lost, const Then& then);
   void PlaceAgain(const DeploymentPtr& lost, const RecoveryDecision& decision, SimReport report,
                   const Then& then);
-  void LoadNow(const wire::LoadModelRequest& request, bool skip_measurement_wait, const Then& then);
-  void Deploy(SimPlanning planning, const RetriesPtr& retries,
-              const wire::LoadModelRequest& request, const Then& then);
-  using PlannedPtr = std::unique_ptr<PlannedModel>;
-  void DeployNow(PlannedPtr* planned, const SimPlanning& planning, const RetriesPtr& retries,
-                 const wire::LoadModelRequest& request, const Then& then);
+  void LoadNow(const wire::LoadModelRequest& request, bool is_recovery, LeaseThen then);
+  bool RequeueReload(const std::string& id, const absl::Status& why);
+  // Plans and loads; Carry() of what it planned, and so again where it does not fit.
+  void PlanAndDeploy(const LoadingPtr& loading);
+  void Deploy(const LoadingPtr& loading);
+  void OnDeployed(const LoadingPtr& loading, const DeploymentPtr& deployment,
+                  const absl::Status& status);
+  void GiveUp(const LoadingPtr& loading, const absl::Status& why);
   void TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, const RecoveryDecision& decision,
                 const Then& then);
   void UnloadStaleStages(const PlannedModel& planned, std::function<void()> then);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
-  // Loads its stages, then the deployment.
-  void Carry(const DeploymentPtr& deployment, bool stays, const Then& then);
+  // Loads its stages, then the deployment. With `take_over` as of Deployment::Load().
+  void Carry(const DeploymentPtr& deployment, bool stays, const Then& then,
+             const Deployment::TakeOver& take_over = nullptr);
   SimPlanning PlanningFor(const wire::LoadModelRequest& request, SimReport report) const;
+  void CollectReport(std::function<void(SimReport)> done) {
+    CollectSimReport(options_.cluster, options_.node, Members(), std::move(done));
+  }
+
+  // sim_coordinator_move.cc
+  absl::Status MayGoOn() const;
+  void DrainNext(const DrainingPtr& draining);
+  void ReloadElsewhere(const DrainingPtr& draining);
+  void Rebalance(const std::function<void()>& then);
+  void RebalanceNext(const RebalancingPtr& rebalancing);
+  void MigrateLive(const DeploymentPtr& from, PlannedPtr planned,
+                   const wire::LoadModelRequest& request,
+                   const std::function<bool()>& should_continue, const Then& then);
 
   const Options options_;
   ModelTable models_;
   ReloadQueue reloads_;
   LeaderRole role_;
   RecoverySchedule recovery_;
+  RebalanceSchedule rebalance_;
   StageReclaimer reclaimer_;
+  std::optional<wire::Epoch> prepared_;  // of a plan that takes over soon
   NodeFlapTracker flap_tracker_;
   LossDetector lost_members_;
   std::vector<DeploymentPtr> lost_;  // of a leadership that has ended
   // The load that becomes the pipeline of the deployment that is built next.
   absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");
   bool built_ = false;
+  bool has_taken_over_ = false;  // and then it knows whether the take-over succeeded
   bool stopping_ = false;
   bool could_act_ = false;   // at the last look
   bool reclaiming_ = false;  // as the product's thread, which looks once at a time
@@ -139,6 +198,8 @@ class SimCoordinator {
   std::vector<std::function<void()>> after_unloads_;
   uint32_t recoveries_ = 0;
   uint32_t reload_count_ = 0;
+  uint32_t moves_ = 0;
+  uint32_t drains_ = 0;
 };
 
 }  // namespace strata

@@ -1,5 +1,6 @@
 // Loads and recoveries.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,9 @@ absl::StatusOr<Deployment::Options> SimCoordinator::OptionsFor(
   options.build = [this](const PipelineOptions& build, Pipeline::Listener* listener,
                          const Pipeline::Progress&) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
     built_ = true;
+    if (build.take_over != nullptr && has_taken_over_) {
+      if (const auto taken = build.take_over(); !taken.ok()) return taken.status();
+    }
     if (!loaded_.ok()) return loaded_.status();
     const SimLoadPtr load = *loaded_;
     if (CompareEpochs(build.epoch, load->stages.spec.epoch()) != 0) {
@@ -91,7 +95,8 @@ void SimCoordinator::UnloadStaleStages(const PlannedModel& planned, std::functio
       std::move(then));
 }
 
-void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Then& then) {
+void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Then& then,
+                           const Deployment::TakeOver& take_over) {
   const PlannedModel& planned = deployment->planned();
   SimStages stages;
   // As Deployment::Build() and Pipeline::SpecOf() do.
@@ -114,13 +119,22 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
   }
   stages.kept = planned.kept;
   stages.leave_on_error = stays;
+  // Nothing: it has not come to it. Shared by the steps.
+  const auto taken = std::make_shared<std::optional<absl::StatusOr<bool>>>();
+  std::function<absl::Status()> take;
+  Deployment::TakeOver has_taken;
+  if (take_over != nullptr) {
+    take = [taken, take_over] { return taken->emplace(take_over()).status(); };
+    has_taken = [taken] { return **taken; };
+  }
   LoadSimStages(
       options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
-      [this, deployment, stages, then](absl::StatusOr<SimLoadPtr> load) {
+      [this, deployment, stages, then, taken, has_taken](absl::StatusOr<SimLoadPtr> load) {
         loaded_ = load;
         built_ = false;
+        has_taken_over_ = taken->has_value();
         absl::Status status =
-            deployment->Load([](uint32_t, const wire::LoadProgress&) { return true; });
+            deployment->Load([](uint32_t, const wire::LoadProgress&) { return true; }, has_taken);
         loaded_ = absl::UnknownError("nothing is loaded");
         if (built_ || !load.ok()) return then(status);
         // It was unloaded while it loaded, and does not know its stages.
@@ -128,16 +142,24 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
         UnloadSimStages(
             options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
             [then, status] { then(status); });
-      });
+      },
+      take);
 }
 
 // At each tick, too.
 void SimCoordinator::RunRecoveryLoop() {
   if (stopping_ || recovering_) return;
-  if (!recovery_.is_due() && Now() < recovery_.next_at()) return;
+  const bool rebalances = Now() >= rebalance_.at();
+  if (!recovery_.is_due() && Now() < recovery_.next_at() && !rebalances) return;
   recovering_ = true;
   RecoverySchedule::Round round = recovery_.Begin(models_, reloads_, role_.may_act(), Now());
-  const auto then = [this, reload = std::move(round.reload)] { ReloadNext(reload); };
+  const auto then = [this, rebalances, reload = std::move(round.reload)] {
+    ReloadNext(reload, [this, rebalances](bool deferred) {
+      const auto end = [this, deferred] { EndRecovery(deferred); };
+      if (!rebalances) return end();
+      Rebalance(end);
+    });
+  };
   if (round.recover.empty()) return then();
   Recover(round.recover.front(), then);
 }
@@ -151,110 +173,159 @@ void SimCoordinator::EndRecovery(bool deferred) {
         [this] { RunRecoveryLoop(); });
 }
 
-void SimCoordinator::ReloadNext(std::vector<std::string> ids) {
-  if (models_.AnyRecovering()) return EndRecovery(/*deferred=*/!ids.empty());
+void SimCoordinator::ReloadNext(std::vector<std::string> ids,
+                                const std::function<void(bool deferred)>& then) {
+  if (models_.AnyRecovering()) return then(/*deferred=*/!ids.empty());
   while (!ids.empty() && !reloads_.entries().contains(ids.back())) ids.pop_back();
-  if (ids.empty()) return EndRecovery(/*deferred=*/false);
+  if (ids.empty()) return then(/*deferred=*/false);
   const std::string id = ids.back();
   ids.pop_back();
-  LoadNow(reloads_.entries().at(id).request, /*skip_measurement_wait=*/true,
-          [this, id, ids](const absl::Status& status) {
-            reloads_.OnTried(id, status);
-            if (status.ok()) {
+  LoadNow(reloads_.entries().at(id).request, /*is_recovery=*/true,
+          [this, id, ids, then](const absl::StatusOr<uint64_t>& loaded) {
+            reloads_.OnTried(id, loaded.status());
+            if (loaded.ok()) {
               ++reload_count_;
               cluster().Note("the model is loaded again");
             }
-            ReloadNext(ids);
+            ReloadNext(ids, then);
           });
 }
 
-void SimCoordinator::Load(size_t source) {
+void SimCoordinator::Load(size_t source, bool hold, LeaseThen then) {
   wire::LoadModelRequest request;
   request.mutable_source()->set_node(cluster().IdOf(source).ToHex());
   request.mutable_placement()->set_n_seqs(options_.model->cache.n_seqs);
   request.set_model_id(options_.model->file->id());
-  LoadNow(request, /*skip_measurement_wait=*/false, [](const absl::Status&) {});
+  request.set_hold(hold);
+  LoadNow(request, /*is_recovery=*/false, std::move(then));
 }
 
-void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool skip_measurement_wait,
-                             const Then& then) {
+void SimCoordinator::Release(uint64_t lease) {
+  if (options_.forgets_leases) return;
+  const DeploymentPtr last = models_.Release(lease);
+  if (last == nullptr) return;
+  cluster().Note("the model goes with its last lease");
+  reclaimer_.OnDeploymentEnded(Now());
+  last->Unload(absl::UnavailableError("the model was unloaded"));
+  recovery_.OnRoomMade();
+}
+
+bool SimCoordinator::RequeueReload(const std::string& id, const absl::Status& why) {
+  const auto pin = models_.pins().find(id);
+  if (pin == models_.pins().end()) return false;
+  reloads_.Add(id, pin->second, why);
+  return true;
+}
+
+void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool is_recovery,
+                             LeaseThen then) {
   RefreshLeadership();
   if (!is_leader()) return then(absl::UnavailableError("this node does not coordinate"));
-  StartWork([this, request, skip_measurement_wait, then = [this, then](const absl::Status& status) {
-    EndWork();
-    then(status);
-  }] {
-    if (stopping_ || !is_leader()) return then(absl::UnavailableError("not any more"));
+  reloads_.BeginLoad(request.model_id());
+  StartWork([this, request, is_recovery, then = std::move(then)] {
+    const auto end = [this, request, then](absl::StatusOr<uint64_t> lease) {
+      reloads_.EndLoad(request.model_id());
+      EndWork();
+      then(lease);
+    };
+    if (stopping_ || !is_leader()) return end(absl::UnavailableError("not any more"));
+    bool comes_back = false;
     if (const DeploymentPtr there = model(); there != nullptr) {
-      if (there->recovering()) return then(absl::UnavailableError("its layers are placed again"));
-      if (there->serving()) return then(absl::OkStatus());
-      models_.Remove(there);  // failed: it makes room for this
+      if (there->recovering()) return end(absl::UnavailableError("its layers are placed again"));
+      if (there->serving()) return end(*models_.Join(there, request.hold()));
+      // Failed: it makes room for this.
+      comes_back = there->lost_a_stage() && RequeueReload(there->model_id(), there->why());
+      models_.Remove(there);
       there->Unload(absl::UnavailableError("the model is loaded again"));
     }
-    AfterUnloads([this, request, skip_measurement_wait, then] {
-      CollectSimReport(options_.cluster, options_.node, Members(),
-                       [this, request, skip_measurement_wait, then](SimReport report) {
-                         SimPlanning planning = PlanningFor(request, std::move(report));
-                         // Stages of the previous coordinator.
-                         planning.reuse = PlanningOptions::Reuse::kAround;
-                         planning.skip_measurement_wait = skip_measurement_wait;
-                         const auto retries = std::make_shared<LoadRetries>(
-                             /*assigned=*/false, planning.limits);
-                         Deploy(std::move(planning), retries, request, then);
-                       });
-    });
+    const auto loading = std::make_shared<Loading>(Loading{
+        .planning = {}, .retries = LoadRetries(/*assigned=*/false, {}), .request = request});
+    // Stages of the previous coordinator.
+    loading->planning.scope.reuse = PlanningOptions::Reuse::kAround;
+    loading->planning.skip_measurement_wait = is_recovery;
+    loading->then = [this, request, is_recovery, comes_back,
+                     end](const absl::StatusOr<DeploymentPtr>& loaded) {
+      if (!loaded.ok()) {
+        if (comes_back && IsCapacityError(loaded.status())) {
+          reloads_.OnTried(request.model_id(), loaded.status());
+        }
+        return end(loaded.status());
+      }
+      if (!is_recovery && !request.hold()) reloads_.Remove(request.model_id());
+      cluster().Note("the model is loaded");
+      end(models_.OnLoaded(*loaded, request.hold()));
+    };
+    AfterUnloads([this, loading] { PlanAndDeploy(loading); });
   });
 }
 
-void SimCoordinator::Deploy(SimPlanning planning, const RetriesPtr& retries,
-                            const wire::LoadModelRequest& request, const Then& then) {
-  auto planned = PlanSimModel(options_.cluster, planning);
-  if (!planned.ok()) return then(planned.status());
-  const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
-  UnloadStaleStages(**held, [this, held, planning = std::move(planning), retries, request, then] {
-    DeployNow(held.get(), planning, retries, request, then);
+void SimCoordinator::PlanAndDeploy(const LoadingPtr& loading) {
+  CollectReport([this, loading](SimReport report) {
+    SimPlanning planning = PlanningFor(loading->request, std::move(report));
+    planning.scope = loading->planning.scope;
+    planning.skip_measurement_wait = loading->planning.skip_measurement_wait;
+    planning.limits = loading->retries.limits();
+    auto planned = PlanSimModel(options_.cluster, planning);
+    if (!planned.ok()) return GiveUp(loading, planned.status());
+    loading->plan = *std::move(planned);
+    Deploy(loading);
   });
 }
 
-void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
-                               const RetriesPtr& retries, const wire::LoadModelRequest& request,
-                               const Then& then) {
-  auto options = OptionsFor(request);
-  if (!options.ok()) return then(options.status());
-  if (stopping_) return then(absl::UnavailableError("the node is stopping"));
-  options->requests_wait = planning.skip_measurement_wait;
-  const auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
-  cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
-                              deployment->epoch().counter()));
-  models_.Put(deployment);
-  Carry(deployment, /*stays=*/planning.skip_measurement_wait,
-        [this, deployment, planning, retries, request, then](const absl::Status& status) {
-          if (status.ok()) {
-            models_.OnLoaded(deployment, /*hold=*/false);
-            cluster().Note("the model is loaded");
-            return then(status);
-          }
-          cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
-          const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment->planned(), status);
-          const bool was_there = models_.Remove(deployment);
-          if (was_there) reclaimer_.OnDeploymentEnded(Now());
-          if (was_there && planning.skip_measurement_wait) {
-            deployment->AnnounceLeaderChange(status);
-          } else {
-            deployment->Unload(status);
-          }
-          if (!retries->OnFailed(limit, was_there && absl::IsUnavailable(status))) {
-            return then(status);
-          }
-          SimPlanning again = planning;
-          again.limits = retries->limits();
-          CollectSimReport(options_.cluster, options_.node, Members(),
-                           [this, again, retries, request, then](SimReport report) {
-                             SimPlanning now = again;
-                             now.report = std::move(report);
-                             Deploy(std::move(now), retries, request, then);
-                           });
-        });
+void SimCoordinator::GiveUp(const LoadingPtr& loading, const absl::Status& why) {
+  const DeploymentPtr& instead_of = loading->instead_of;
+  if (instead_of == nullptr) return loading->then(why);
+  if (!models_.Remove(instead_of)) return loading->then(nullptr);
+  reclaimer_.OnDeploymentEnded(Now());
+  instead_of->Unload(why);
+  loading->then(why);
+}
+
+void SimCoordinator::Deploy(const LoadingPtr& loading) {
+  UnloadStaleStages(*loading->plan, [this, loading] {
+    auto options = OptionsFor(loading->request);
+    if (!options.ok()) return GiveUp(loading, options.status());
+    if (stopping_) return GiveUp(loading, absl::UnavailableError("the node is stopping"));
+    options->requests_wait = loading->planning.skip_measurement_wait;
+    const auto deployment =
+        std::make_shared<Deployment>(*std::move(options), std::move(loading->plan));
+    cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
+                                deployment->epoch().counter()));
+    if (loading->instead_of == nullptr) {
+      models_.Put(deployment);
+    } else if (!models_.Replace(loading->instead_of, deployment)) {
+      return loading->then(nullptr);
+    }
+    Carry(deployment, /*stays=*/loading->planning.skip_measurement_wait,
+          [this, loading, deployment](const absl::Status& status) {
+            OnDeployed(loading, deployment, status);
+          });
+  });
+}
+
+void SimCoordinator::OnDeployed(const LoadingPtr& loading, const DeploymentPtr& deployment,
+                                const absl::Status& status) {
+  if (status.ok()) return loading->then(deployment);
+  cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
+  const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment->planned(), status);
+  bool was_there = models_.Has(deployment);
+  if (loading->instead_of != nullptr) {
+    deployment->UnloadForNextPlan(status);
+    if (!was_there) return loading->then(nullptr);
+    loading->instead_of = deployment;
+  } else {
+    models_.Remove(deployment);
+    if (was_there) reclaimer_.OnDeploymentEnded(Now());
+    if (was_there && loading->planning.skip_measurement_wait) {
+      deployment->AnnounceLeaderChange(status);
+    } else {
+      deployment->Unload(status);
+    }
+  }
+  if (!loading->retries.OnFailed(limit, was_there && absl::IsUnavailable(status))) {
+    return GiveUp(loading, status);
+  }
+  AfterUnloads([this, loading] { PlanAndDeploy(loading); });
 }
 
 void SimCoordinator::Recover(const DeploymentPtr& lost, std::function<void()> then) {
@@ -284,10 +355,9 @@ void SimCoordinator::RecoverNow(const DeploymentPtr& lost, const Then& then) {
   cluster().Note(absl::StrCat("node ", options_.node, " recovers epoch ", lost->epoch().counter()));
   lost->DisownStages();
   AfterUnloads([this, lost, decision, then] {
-    CollectSimReport(options_.cluster, options_.node, Members(),
-                     [this, lost, decision, then](SimReport report) {
-                       PlaceAgain(lost, decision, std::move(report), then);
-                     });
+    CollectReport([this, lost, decision, then](SimReport report) {
+      PlaceAgain(lost, decision, std::move(report), then);
+    });
   });
 }
 
@@ -295,8 +365,8 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, const RecoveryDecisio
                                 SimReport report, const Then& then) {
   SimPlanning planning = PlanningFor(lost->request(), std::move(report));
   planning.source = lost->planned().source;
-  planning.reuse = KeptAfter(decision.in_a_row, lost->planned(), lost->why(),
-                             [&] { return AllServe(*lost, planning.report, cluster()); });
+  planning.scope.reuse = KeptAfter(decision.in_a_row, lost->planned(), lost->why(),
+                                   [&] { return AllServe(*lost, planning.report, cluster()); });
   planning.limits = decision.limits;
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
@@ -319,6 +389,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost,
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
   Carry(next, /*stays=*/true, [this, then](const absl::Status& status) {
     cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
+    if (status.ok()) rebalance_.OnChange(Now());
     then(absl::OkStatus());  // if it failed, the next deployment is to be recovered now
   });
 }

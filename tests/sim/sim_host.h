@@ -97,6 +97,9 @@ class SimHost {
   uint64_t free_bytes() const { return options_.memory_bytes - used_bytes_; }
   uint64_t memory_bytes() const { return options_.memory_bytes; }
   const SimDisk* disk() const { return options_.disk; }
+  // Marked by a coordinator, until the process ends: no plan is to use the node.
+  void SetDraining(bool draining) { draining_ = draining; }
+  bool draining() const { return draining_; }
   bool holds_stages() const { return !stages_.empty(); }
   uint64_t refused() const { return refused_; }
   uint64_t kept() const { return kept_; }
@@ -133,6 +136,7 @@ class SimHost {
   const Options options_;
   std::map<StageKey, HostedPtr> stages_;
   wire::Epoch newest_;
+  bool draining_ = false;
   uint64_t used_bytes_ = 0;
   uint64_t kept_ = 0;     // stages that became another plan's
   uint64_t refused_ = 0;  // frames of old epochs that reached a stage of another one

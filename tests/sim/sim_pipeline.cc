@@ -30,7 +30,8 @@ void UnloadOne(const SimCluster& cluster, size_t from, size_t node, const StageK
         if (answered || gone(node)) return done();
         cluster.processes->After(from, kAgainUs,
                                  [=] { UnloadOne(cluster, from, node, key, gone, done); });
-      });
+      },
+      /*repeatable=*/true);
 }
 
 // Calls `done` after `n` calls.
@@ -119,10 +120,11 @@ struct Loading : std::enable_shared_from_this<Loading> {
   SimLoadPtr load;
   std::function<bool(size_t)> gone;
   std::function<void(absl::StatusOr<SimLoadPtr>)> done;
+  std::function<absl::Status()> take_over;
   std::vector<absl::Status> outcomes;
 
   void Start();
-  void OnLoaded();
+  void Load(const std::vector<size_t>& which, std::function<void()> loaded);
   void Link(size_t stage);  // to the next one, and then those before
   void LinkBack();
   void LinkFirst();
@@ -133,9 +135,31 @@ void Loading::Start() {
   const SimStages& stages = load->stages;
   outcomes.resize(stages.places.size(), absl::UnavailableError("the node does not answer"));
   load->infos.resize(stages.places.size());
-  const auto arrived =
-      AfterAll(stages.places.size(), [self = shared_from_this()] { self->OnLoaded(); });
+  std::vector<size_t> first, kept;
   for (size_t i = 0; i < stages.places.size(); ++i) {
+    const bool is_kept = !stages.kept.empty() && stages.kept[i];
+    (take_over != nullptr && is_kept ? kept : first).push_back(i);
+  }
+  Load(first, [self = shared_from_this(), kept] {
+    const auto take_over = std::exchange(self->take_over, nullptr);
+    const absl::Status taken = take_over == nullptr ? absl::OkStatus() : take_over();
+    if (!taken.ok()) return self->Fail(taken);
+    self->Load(kept, [self] { self->LinkBack(); });
+  });
+}
+
+void Loading::Load(const std::vector<size_t>& which, std::function<void()> loaded) {
+  const SimStages& stages = load->stages;
+  const auto on_loaded = [self = shared_from_this(), which, loaded = std::move(loaded)] {
+    for (const size_t i : which) {
+      if (self->outcomes[i].ok()) continue;
+      return self->Fail(WithStage(self->outcomes[i], static_cast<uint32_t>(i)));
+    }
+    loaded();
+  };
+  if (which.empty()) return on_loaded();
+  const auto arrived = AfterAll(which.size(), on_loaded);
+  for (const size_t i : which) {
     wire::StageSpec spec = stages.spec;
     spec.set_stage(static_cast<uint32_t>(i));
     spec.mutable_layers()->set_begin(stages.layers[i].begin);
@@ -156,13 +180,6 @@ void Loading::Start() {
         },
         [arrived](bool) { arrived(); });
   }
-}
-
-void Loading::OnLoaded() {
-  for (size_t i = 0; i < outcomes.size(); ++i) {
-    if (!outcomes[i].ok()) return Fail(WithStage(outcomes[i], static_cast<uint32_t>(i)));
-  }
-  LinkBack();
 }
 
 // The last stage dials the coordinator.
@@ -287,7 +304,8 @@ void UnloadSimStaleStages(const SimCluster& cluster, size_t coordinator,
 
 void LoadSimStages(const SimCluster& cluster, size_t coordinator, SimStages stages,
                    std::function<bool(size_t)> gone,
-                   std::function<void(absl::StatusOr<SimLoadPtr>)> done) {
+                   std::function<void(absl::StatusOr<SimLoadPtr>)> done,
+                   std::function<absl::Status()> take_over) {
   const auto loading = std::make_shared<Loading>();  // shared by its calls
   loading->cluster = cluster;
   loading->coordinator = coordinator;
@@ -295,6 +313,7 @@ void LoadSimStages(const SimCluster& cluster, size_t coordinator, SimStages stag
   loading->load->stages = std::move(stages);
   loading->gone = std::move(gone);
   loading->done = std::move(done);
+  loading->take_over = std::move(take_over);
   loading->Start();
 }
 

@@ -52,7 +52,8 @@ void UnloadSimStaleStages(const SimCluster& cluster, size_t coordinator,
                           const std::function<bool(size_t node)>& gone, std::function<void()> done);
 
 // Loads them all at once and links them from the last to the first. If one fails, the others are
-// unloaded again; the status says which failed (StageOf()).
+// unloaded again; the status says which failed (StageOf()). With `take_over`, as of
+// PipelineOptions, those that are kept are loaded after it.
 struct SimLoad {
   SimStages stages;
   std::vector<wire::StageInfo> infos;
@@ -67,7 +68,8 @@ struct SimLoad {
 using SimLoadPtr = std::shared_ptr<SimLoad>;  // shared with its links
 void LoadSimStages(const SimCluster& cluster, size_t coordinator, SimStages stages,
                    std::function<bool(size_t node)> gone,
-                   std::function<void(absl::StatusOr<SimLoadPtr>)> done);
+                   std::function<void(absl::StatusOr<SimLoadPtr>)> done,
+                   std::function<absl::Status()> take_over = nullptr);
 
 // `unload` is called when the pipeline goes, unless it leaves its stages.
 std::unique_ptr<Pipeline> MakeSimPipeline(const SimCluster& cluster, size_t coordinator,

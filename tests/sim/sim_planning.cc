@@ -74,7 +74,8 @@ void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<
           SimReport::Node reported = {.node = node,
                                       .free_bytes = host.free_bytes(),
                                       .stages = host.Stages(),
-                                      .disk = host.disk()};
+                                      .disk = host.disk(),
+                                      .draining = host.draining()};
           reply([all, reported] { all->report.nodes.push_back(reported); });
         },
         [all, done](bool) {
@@ -82,7 +83,8 @@ void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<
           std::sort(all->report.nodes.begin(), all->report.nodes.end(),
                     [](const auto& a, const auto& b) { return a.node < b.node; });
           done(std::move(all->report));
-        });
+        },
+        /*repeatable=*/true);
   }
 }
 
@@ -95,6 +97,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   planned->costs = model.costs;
   planned->source = planning.source;
   PlanRequest& request = planned->inputs.request;
+  MemoryLeft left;
   bool has_source = false;
   std::string other_source;
   for (const SimReport::Node& reported : planning.report.nodes) {
@@ -113,6 +116,9 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
     device.name = "CPU";
     device.memory_free_bytes = reported.free_bytes;
     device.speed = testing::SpeedOf(model.bytes_per_s[reported.node]);
+    for (const PlanningOptions::FreedMemory& freed : planning.freed) {
+      if (freed.node_id == id) device.memory_free_bytes += freed.bytes;
+    }
     if (model.plans_past_memory) device.memory_free_bytes *= 2;
     planned->inputs.places.push_back(request.nodes.size());
     PlanNode& node = request.nodes.emplace_back();
@@ -120,6 +126,8 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
     if (const auto why = planning.kept_out.find(id); why != planning.kept_out.end()) {
       node.kept_out = why->second;
     }
+    if (reported.draining && !model.plans_on_drained_nodes) request.exclude.push_back(node.name);
+    left.devices.push_back(device.memory_free_bytes);
     request.devices.push_back(std::move(device));
   }
   if (!has_source && !other_source.empty()) planned->source.set_node(other_source);
@@ -134,7 +142,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   request.links.assign(request.nodes.size() * request.nodes.size(),
                        {.round_trip_s = 1e-3, .bytes_per_s = 125e6});
   std::vector<LoadedStage> loaded;
-  if (planning.reuse != PlanningOptions::Reuse::kIgnored) {
+  if (planning.scope.reuse != PlanningOptions::Reuse::kIgnored) {
     wire::PlacementOptions placement;
     placement.set_n_seqs(planning.n_seqs);
     loaded = TakeLoaded(placement, planned.get());
@@ -151,14 +159,17 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
       }
     }
   }
-  absl::StatusOr<Plan> plan = PlanWithLoaded(request, loaded, planning.reuse);
-  if (!plan.ok() && !planning.kept_out.empty()) {
+  absl::StatusOr<Plan> plan = PlanWithLoaded(request, loaded, planning.scope.reuse);
+  if (!plan.ok() && !planning.kept_out.empty() && !planning.scope.beside) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = PlanWithLoaded(request, loaded, planning.reuse);
+    plan = PlanWithLoaded(request, loaded, planning.scope.reuse);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
-  MatchLoaded(loaded, planning.reuse, planned.get());
+  MatchLoaded(loaded, planning.scope.reuse, planned.get());
+  if (planning.scope.beside) {
+    if (auto s = FitsBeside(std::move(left), *planned); !s.ok()) return s;
+  }
   for (const SimReport::Node& reported : planning.report.nodes) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < planned->plan.stages.size(); ++i) {
@@ -169,9 +180,12 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
         bytes += stage.memory_bytes();
     }
     uint64_t free_then = reported.free_bytes;
-    for (const PlannedModel::StaleStage& left : planned->stale_stages) {
-      if (planning.report.nodes[left.node].node == reported.node)
-        free_then += BytesOf(loaded, left, *planned);
+    for (const PlannedModel::StaleStage& stale : planned->stale_stages) {
+      if (planning.report.nodes[stale.node].node == reported.node && !planning.scope.beside)
+        free_then += BytesOf(loaded, stale, *planned);
+    }
+    for (const PlanningOptions::FreedMemory& freed : planning.freed) {
+      if (freed.node_id == nodes.IdOf(reported.node).ToHex()) free_then += freed.bytes;
     }
     if (bytes > free_then) {
       cluster.violation(absl::StrCat("a plan puts ", bytes, " bytes on node ", reported.node,

@@ -30,7 +30,9 @@ struct SimModel {
   bool trims = true;
   std::vector<size_t> sources;      // nodes that have the file
   std::vector<double> bytes_per_s;  // [nodes]
-  bool plans_past_memory = false;   // breaks the protocol, to show that it is noticed
+  // Break the protocol, to show that it is noticed.
+  bool plans_past_memory = false;
+  bool plans_on_drained_nodes = false;
 };
 
 std::shared_ptr<const ModelFile> SimModelFile();
@@ -41,6 +43,7 @@ struct SimReport {
     uint64_t free_bytes = 0;
     std::vector<wire::StageStatus> stages;
     const SimDisk* disk = nullptr;
+    bool draining = false;
   };
   std::vector<Node> nodes;  // the nodes that answered
 };
@@ -55,7 +58,8 @@ struct SimPlanning {
   std::vector<CapacityLimit> limits;
   std::map<std::string, std::string> kept_out;  // by node id
   uint32_t n_seqs = 1;
-  PlanningOptions::Reuse reuse = PlanningOptions::Reuse::kIgnored;
+  PlanScope scope;
+  std::vector<PlanningOptions::FreedMemory> freed;
   bool skip_measurement_wait = false;
 };
 // As PlanModel().

@@ -136,7 +136,8 @@ void SimConnection::Watch() {
 }
 
 void SimCall(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
-             std::function<void(const SimReply&)> serve, std::function<void(bool)> done) {
+             std::function<void(const SimReply&)> serve, std::function<void(bool)> done,
+             bool repeatable) {
   struct Call {
     std::shared_ptr<SimConnection> connection;
     std::function<void(bool)> done;
@@ -155,14 +156,17 @@ void SimCall(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us
   }
   call->connection =
       SimConnection::Open(processes, {from, [call] { call->End(false); }}, {to, nullptr});
-  call->connection->Send(0, [connection = call->connection, call, serve = std::move(serve)] {
-    serve([connection, call](std::function<void()> reply) {
-      connection->Send(1, [call, reply = std::move(reply)] {
-        if (call->done != nullptr) reply();
-        call->End(true);
+  const bool arrives_twice = repeatable && processes->cluster().Doubles();
+  for (int i = 0; i < (arrives_twice ? 2 : 1); ++i) {
+    call->connection->Send(0, [connection = call->connection, call, serve] {
+      serve([connection, call](std::function<void()> reply) {
+        connection->Send(1, [call, reply = std::move(reply)] {
+          if (call->done != nullptr) reply();
+          call->End(true);
+        });
       });
     });
-  });
+  }
   processes->After(from, timeout_us, [call] { call->End(false); });
 }
 

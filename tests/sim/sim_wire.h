@@ -86,8 +86,10 @@ class SimConnection : public std::enable_shared_from_this<SimConnection> {
 
 // One request and its reply. `serve` runs on node `to` and gets the function that replies; `done`
 // runs once on node `from`: true, after the reply was applied, or false where none came in time.
+// `repeatable`: a request may arrive twice.
 using SimReply = std::function<void(std::function<void()>)>;
 void SimCall(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
-             std::function<void(const SimReply&)> serve, std::function<void(bool)> done);
+             std::function<void(const SimReply&)> serve, std::function<void(bool)> done,
+             bool repeatable = false);
 
 }  // namespace strata
