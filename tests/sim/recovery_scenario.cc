@@ -15,6 +15,7 @@ constexpr int64_t kReadyMs = 20'000;  // until a model is loaded
 constexpr int64_t kEndMs = 100'000;   // until all requests have ended: a gateway waits for 60 s
 constexpr int64_t kLoadAgainMs = 8'000;
 constexpr int64_t kUnheldMs = 10'000;
+constexpr int64_t kReclaimMs = 90'000;  // a coordinator looks once a minute at least
 constexpr int kGentleFaults = 4;
 constexpr int64_t kGentleMs = 7'000;  // from one to the next
 
@@ -42,6 +43,7 @@ class Run {
       RunMs(kStepMs);
     sim_.CheckEnded();
     if (ok()) CheckFates();
+    if (ok()) CheckStages();
     if (ok() && is_leased_) CheckUnheld();
     return ok() ? "" : sim_.cluster().violation() + sim_.cluster().Trace();
   }
@@ -201,11 +203,20 @@ class Run {
     }
   }
 
+  // Stages that no plan uses are found and unloaded.
+  void CheckStages() {
+    for (int64_t ms = 0; ms < kReclaimMs && sim_.HasStaleStages() && ok(); ms += kStepMs) {
+      sim_.RunMs(kStepMs);
+    }
+    if (ok() && sim_.HasStaleStages()) sim_.cluster().Fail("a stage that no plan uses stays");
+  }
+
   // A model goes with its last lease.
   void CheckUnheld() {
     sim_.EndHolds();
     sim_.RunMs(kUnheldMs);
     if (sim_.HasModel()) sim_.cluster().Fail("a model that nobody holds stays");
+    if (ok()) CheckStages();
   }
 
   const RecoveryScenario scenario_;
@@ -236,6 +247,7 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   options.takes_any_epoch = scenario.takes_any_epoch;
   options.plans_on_drained_nodes = scenario.plans_on_drained_nodes;
   options.forgets_leases = scenario.forgets_leases;
+  options.forgets_stale_stages = scenario.forgets_stale_stages;
   Run run(scenario, options);
   RecoveryOutcome outcome;
   outcome.wrong = run.Play();

@@ -26,6 +26,7 @@ struct RecoveryScenario {
   bool takes_any_epoch = false;
   bool plans_on_drained_nodes = false;
   bool forgets_leases = false;
+  bool forgets_stale_stages = false;
 };
 
 struct RecoveryOutcome {

@@ -111,6 +111,7 @@ void RecoverySim::Start(size_t n) {
   coordinator.forgets_pending_reloads = options_.forgets_pending_reloads;
   coordinator.forgets_bounds = options_.forgets_bounds;
   coordinator.forgets_leases = options_.forgets_leases;
+  coordinator.forgets_stale_stages = options_.forgets_stale_stages;
   node.coordinator = std::make_unique<SimCoordinator>(std::move(coordinator));
   SimGateway::Options gateway;
   gateway.processes = &processes_;
@@ -145,6 +146,7 @@ void RecoverySim::AddCounts(const Node& node, Counts* counts) {
   counts->recoveries += node.coordinator->recoveries();
   counts->reloads += node.coordinator->reload_count();
   counts->moves += node.coordinator->moves();
+  counts->moves_by_reload += node.coordinator->moves_by_reload();
   counts->drains += node.coordinator->drains();
   counts->resumed += node.gateway->resumed();
   counts->strays += node.host->refused();
@@ -273,6 +275,18 @@ bool RecoverySim::HasModel() const {
   });
 }
 
+bool RecoverySim::HasStaleStages() {
+  const std::optional<size_t> leader = Leader();
+  if (!leader) return true;
+  for (const Node& node : nodes_) {
+    if (node.host == nullptr) continue;
+    for (const wire::StageStatus& stage : node.host->Stages()) {
+      if (!nodes_[*leader].coordinator->Wants(stage)) return true;
+    }
+  }
+  return false;
+}
+
 bool RecoverySim::Serves() const {
   return std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
     return node.coordinator != nullptr && node.coordinator->serving();
@@ -351,6 +365,7 @@ void RecoverySim::Counts::Add(const Counts& other) {
   resumed += other.resumed;
   strays += other.strays;
   moves += other.moves;
+  moves_by_reload += other.moves_by_reload;
   drains += other.drains;
   holds += other.holds;
   for (const auto& [words, n] : other.failures) failures[words] += n;
@@ -362,7 +377,8 @@ std::string RecoverySim::Counts::ToString() const {
                       failed, " failed, ", stopped, " stopped, ", gone, " whose node went; ",
                       tokens, " tokens, ", recoveries, " recoveries, ", reloads, " reloads, ", kept,
                       " stages kept, ", resumed, " resumed, ", strays, " late steps refused, ",
-                      moves, " moves, ", drains, " drains, ", holds, " holds");
+                      moves, " moves, ", moves_by_reload, " moves by a reload, ", drains,
+                      " drains, ", holds, " holds");
 }
 
 void RecoverySim::CheckEnded() {

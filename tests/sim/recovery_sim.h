@@ -43,6 +43,7 @@ class RecoverySim {
     bool takes_any_epoch = false;
     bool plans_on_drained_nodes = false;
     bool forgets_leases = false;
+    bool forgets_stale_stages = false;
   };
   explicit RecoverySim(const Options& options);
   ~RecoverySim();
@@ -66,6 +67,8 @@ class RecoverySim {
   void Drain(size_t n);
   void UndoDrains();
   bool HasModel() const;
+  // A node has stages that no plan uses, or no node coordinates.
+  bool HasStaleStages();
   bool Serves() const;
 
   void RunMs(int64_t ms);
@@ -75,7 +78,7 @@ class RecoverySim {
   struct Counts {
     uint64_t requests = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
     uint64_t tokens = 0, recoveries = 0, reloads = 0, kept = 0, resumed = 0, strays = 0;
-    uint64_t moves = 0, drains = 0, holds = 0;
+    uint64_t moves = 0, moves_by_reload = 0, drains = 0, holds = 0;
     std::map<std::string, uint64_t> failures, refusals;  // by their messages
 
     void Add(const Counts& other);

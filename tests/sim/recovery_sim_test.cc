@@ -43,6 +43,7 @@ TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
   EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
   EXPECT_GT(all.moves, 0u);
+  EXPECT_GT(all.moves_by_reload, 0u);
   EXPECT_GT(all.drains, 0u);
   EXPECT_GT(all.holds, 0u);
 }
@@ -89,6 +90,10 @@ TEST(RecoverySim, NoticesStagesThatStayOnADrainedNode) {
 
 TEST(RecoverySim, NoticesModelsThatOutliveTheirLeases) {
   EXPECT_TRUE(Noticed({.forgets_leases = true}, "a model that nobody holds stays"));
+}
+
+TEST(RecoverySim, NoticesStagesThatNoPlanUses) {
+  EXPECT_TRUE(Noticed({.forgets_stale_stages = true}, "a stage that no plan uses stays"));
 }
 
 TEST(RecoverySim, NoticesQueuesOverTheirBound) {

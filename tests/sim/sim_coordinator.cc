@@ -168,6 +168,7 @@ void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
   StaleStages stale = FindStaleStages(loaded);
   stale.found_none = stale.found_none && all_reply;
   if (options_.forgets_pending_reloads) stale.reloads.clear();
+  if (options_.forgets_stale_stages) stale.stages.clear();
   for (const std::string& id : stale.held) reloads_.Hold(id, Now() + kHeldTime);
   if (stale.stages.empty()) {
     return EndReclaim(std::move(stale), loaded.learns, /*made_room=*/false);
@@ -204,6 +205,12 @@ void SimCoordinator::EndReclaim(StaleStages stale, bool learns, bool made_room) 
   if (reloads_.Learn(std::move(stale.reloads), models_, kModelsMax)) {
     recovery_.OnMembersChanged();
   }
+}
+
+bool SimCoordinator::Wants(const wire::StageStatus& stage) const {
+  const DeploymentPtr there = model();
+  if (!reloads_.entries().empty() || (there != nullptr && !there->serving())) return true;
+  return there != nullptr && CompareEpochs(there->epoch(), stage.epoch()) == 0;
 }
 
 void SimCoordinator::StartWork(std::function<void()> job) {

@@ -46,6 +46,7 @@ class SimCoordinator {
     bool forgets_pending_reloads = false;
     bool forgets_bounds = false;
     bool forgets_leases = false;
+    bool forgets_stale_stages = false;
   };
   explicit SimCoordinator(Options options);
   // The process ends without a message to any node.
@@ -68,14 +69,17 @@ class SimCoordinator {
   void Release(uint64_t lease);
   // A person drains the node. `done` may never be called where a process ends.
   void Drain(size_t node, std::function<void(absl::Status)> done);
-  // At which node the model has stages, in hex.
+  // Whether the model has stages on the node with that id, in hex.
   bool UsesNode(const std::string& id) const { return model() != nullptr && model()->UsesNode(id); }
+  // Whether a stage is the model's, or may be kept by its next plan.
+  bool Wants(const wire::StageStatus& stage) const;
 
   // Empty: every queue is within its bound.
   std::string OverBound() const;
   uint32_t recoveries() const { return recoveries_; }
   uint32_t reload_count() const { return reload_count_; }
-  uint32_t moves() const { return moves_; }
+  uint32_t moves() const { return moves_; }  // while it served
+  uint32_t moves_by_reload() const { return moves_by_reload_; }
   uint32_t drains() const { return drains_; }
 
  private:
@@ -199,6 +203,7 @@ class SimCoordinator {
   uint32_t recoveries_ = 0;
   uint32_t reload_count_ = 0;
   uint32_t moves_ = 0;
+  uint32_t moves_by_reload_ = 0;
   uint32_t drains_ = 0;
 };
 

@@ -110,7 +110,7 @@ void SimCoordinator::ReloadElsewhere(const DrainingPtr& draining) {
             reloads_.OnTried(id, moved.status());
             const bool comes_back = reloads_.entries().contains(id);
             if (comes_back) recovery_.OnRoomMade();
-            if (moved.ok()) ++moves_;
+            if (moved.ok()) ++moves_by_reload_;
             draining->drain.OnReloaded(moved.status(), comes_back);
             DrainNext(draining);
           },
