@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@ constexpr size_t kHintsMax = 4;
 constexpr size_t kHintRunsMax = 4;  // runs for one order, where devices share
 constexpr double kHintWorkMax = 1e6;
 constexpr size_t kHintDevicesMax = 8;  // among which a hint plans again, exactly
+constexpr size_t kHintTriesMax = 16;   // devices that hints are about
 
 struct Change {
   double cost = kNever;
@@ -294,7 +296,15 @@ std::vector<std::string> Hints(const PlanRequest& request, const PlanProblem& pr
                                TimeText(cost), 100 * (1 - now / cost)));
     }
   };
-  for (size_t i = 0; i < devices.size(); ++i) {
+  std::vector<size_t> tried(devices.size());
+  std::iota(tried.begin(), tried.end(), size_t{0});
+  if (n_used > kHintTriesMax) {  // the slowest stages have the most to gain
+    std::stable_sort(tried.begin(), tried.end(), [&](size_t a, size_t b) {
+      return problem.StageSeconds(pieces[a]) > problem.StageSeconds(pieces[b]);
+    });
+    tried.resize(kHintTriesMax);
+  }
+  for (const size_t i : tried) {
     PlanRequest better = base;
     PlanDevice& device = better.devices[i];
     const uint64_t more = device.memory_free_bytes;
@@ -314,11 +324,10 @@ std::vector<std::string> Hints(const PlanRequest& request, const PlanProblem& pr
     }
   }
   // Every node's links, all at once: a cable instead of Wi-Fi, say.
-  for (size_t i = 0; i < n_used; ++i) {
+  std::set<size_t> nodes;
+  for (const size_t i : tried) {
     const size_t node = request.devices[devices[i]].node;
-    bool seen = false;
-    for (size_t j = 0; j < i; ++j) seen |= request.devices[devices[j]].node == node;
-    if (seen) continue;
+    if (i >= n_used || !nodes.insert(node).second) continue;
     PlanRequest better = base;
     const size_t n_nodes = request.nodes.size();
     for (size_t other = 0; other < n_nodes; ++other) {
