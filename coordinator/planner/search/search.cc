@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kAnnealDevicesMax = 64;  // with more, the orders around the plan take seconds
 // Devices, if there are so many. The least sum takes few stages; the slowest part is less with
 // every further stage.
-constexpr size_t kShortlistMinForSum = 24, kShortlistMinForMax = 96;
+constexpr size_t kShortlistMinForSum = 24, kShortlistMinForMax = 64;
 constexpr size_t kShortlistMore = 16;  // besides those that the model needs at least
 constexpr size_t kShortlistMax = 160;
 constexpr size_t kSeedsMax = 4;       // nodes around which shortlists are made
