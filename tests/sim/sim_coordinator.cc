@@ -66,7 +66,10 @@ absl::Status SimCoordinator::WhyNot() const {
   if (!reloads_.entries().empty() || reloads_.is_unknown()) return Coordinator::Reloading();
   return absl::NotFoundError("no model is loaded");
 }
-bool SimCoordinator::MayReload() const { return role_.is_leader() && reloads_.MayLoadSoon(); }
+bool SimCoordinator::MayReload() {
+  RefreshLeadership();  // the last tick may be older than the caller's view
+  return role_.is_leader() && reloads_.MayLoadSoon();
+}
 
 bool SimCoordinator::IsGone(size_t node) const {
   const ClusterView& view = cluster().View(options_.node);

@@ -58,7 +58,7 @@ class SimCoordinator {
 
   bool is_leader() const;
   absl::Status Answers() const;
-  bool MayReload() const;
+  bool MayReload();
   bool HasModel() const { return !models_.models().empty() || !reloads_.entries().empty(); }
   bool serving() const { return model() != nullptr && model()->serving(); }
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
