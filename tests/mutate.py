@@ -27,7 +27,7 @@ UNIT_TESTS = {
     SCHEDULER: [
         "scheduler", "scheduler_failure", "scheduler_cache", "scheduler_exact", "generation_engine",
     ],
-    GATEWAY: ["resumable_generation", "gateway"],
+    GATEWAY: ["resumable_generation", "request_router", "gateway"],
 }
 
 # (what is wrong, file, text, what takes its place)
@@ -114,6 +114,20 @@ DEFECTS = [
      "if (!end.from_source) return RetryDecision::kFinish;"),
     ("a request starts twice for its client", GATEWAY + "resumable_generation.h",
      "    if (std::exchange(started_, true)) return;\n", "    started_ = true;\n"),
+    ("a token that comes twice is forwarded twice", GATEWAY + "resumable_generation.h",
+     "    if (token.position() < next_position()) return;\n", ""),
+    ("a source that has ended is listened to", GATEWAY + "request_router.cc",
+     "  if (ended == nullptr) return;\n", ""),
+    ("a source may leave out tokens", GATEWAY + "request_router.cc",
+     "token.position() <= output.next_position()", "true"),
+    ("a forwarded request is resumed by both nodes", GATEWAY + "request_router.cc",
+     "next != RetryDecision::kFinish && ended->pass_on &&", "next != RetryDecision::kFinish &&"),
+    ("a request that had begun does not wait for its model", GATEWAY + "request_router.cc",
+     "r.resumed || (leader.may_reload", "(leader.may_reload"),
+    ("a request waits for ever", GATEWAY + "request_router.cc",
+     "options_.now() < r.until", "true"),
+    ("the time at a source counts as waiting", GATEWAY + "request_router.cc",
+     "if (run_time > kRequestConnectTime) r.until += run_time;\n", ""),
 ]
 
 

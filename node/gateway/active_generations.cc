@@ -6,10 +6,8 @@
 
 namespace strata {
 
-ActiveGenerations::ActiveGenerations() {
-  absl::BitGen random;
-  last_ = absl::Uniform<uint64_t>(random, 1, uint64_t{1} << 62);
-}
+ActiveGenerations::ActiveGenerations()
+    : ActiveGenerations(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
 
 uint64_t ActiveGenerations::Open() {
   absl::MutexLock lock(mu_);

@@ -14,9 +14,11 @@ namespace strata {
 
 class ActiveGenerations {
  public:
+  // Numbers begin behind `last`: at a random place, so that none is one of an earlier process.
   ActiveGenerations();
+  explicit ActiveGenerations(uint64_t last) : last_(last) {}
 
-  // Adds a request and returns its number; never 0, and none that a node before this one gave out.
+  // Adds a request and returns its number; never 0.
   uint64_t Open();
   // Once per request, and maybe after Finish(). No effect when the request is closed.
   void SetControl(uint64_t number, std::shared_ptr<GenerationHandle> control);

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/log/log.h"
-#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -24,14 +22,7 @@ constexpr absl::Duration kListTime = absl::Seconds(5);
 // A request that cannot be finished in this time is cancelled.
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
-constexpr uint64_t kTickMs = 100;
-
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
-
-// The node that forwarded the request resumes it elsewhere.
-absl::Status Stopping(const Gateway::GenerateOptions& options) {
-  return options.pass_on ? Stopping() : AsLeaderChanged(Stopping());
-}
 
 using Stub = wire::Coordinator::Stub;
 
@@ -86,108 +77,18 @@ class RemoteGeneration final : public GenerationHandle,
 
 }  // namespace
 
-absl::Status NoCoordinator(const std::string& why) {
-  return WithRetryAfterMs(
-      absl::UnavailableError(
-          why.empty() ? "no node coordinates at present; try again in a few seconds" : why),
-      kRetrySoonMs);
-}
-
-// A request that runs here or elsewhere, at one source after the other.
-class Gateway::Text final : public GenerationHandle {
- public:
-  explicit Text(std::shared_ptr<GenerationListener> sink) : call_(std::move(sink)) {}
-
-  void Cancel() override { Stop(&GenerationHandle::Cancel); }
-  void Finish() override { Stop(&GenerationHandle::Finish); }
-  bool wanted() const { return call_.wanted(); }
-  // REQUIRES: the request has no source.
-  void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
-
-  // Replaces the source before, and passes on a stop that was called meanwhile.
-  void SetSource(const std::shared_ptr<GenerationHandle>& source) {
-    StopMethod stop = nullptr;
-    {
-      absl::MutexLock lock(mu_);
-      source_ = source;
-      stop = stop_;
-    }
-    if (stop != nullptr) (source.get()->*stop)();
-  }
-
- private:
-  using StopMethod = void (GenerationHandle::*)();
-
-  void Stop(StopMethod stop) {
-    (call_.*stop)();
-    std::shared_ptr<GenerationHandle> source;
-    {
-      absl::MutexLock lock(mu_);
-      if (stop_ == nullptr) stop_ = stop;
-      source = source_;
-    }
-    if (source != nullptr) (source.get()->*stop)();
-  }
-
-  GenerationCall call_;
-  absl::Mutex mu_;
-  StopMethod stop_ ABSL_GUARDED_BY(mu_) = nullptr;                 // the first one called
-  std::shared_ptr<GenerationHandle> source_ ABSL_GUARDED_BY(mu_);  // shared with its runner
-};
-
-// Listens to a request that runs on this node.
-class Gateway::Local final : public GenerationListener {
- public:
-  Local(Gateway* gateway, PendingRequest pending)
-      : gateway_(gateway),
-        gate_(gateway->gate_),
-        pending_(std::move(pending)),
-        to_(pending_.sink) {}
-
-  void OnStarted(const std::vector<int32_t>& prompt) override {
-    started_ = true;
-    to_->OnStarted(prompt);
-  }
-  void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
-  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
-    // Drops the reference on the generation, which holds this.
-    PendingRequest pending = std::move(pending_);
-    pending.started = started_;
-    const RetryDecision next = DecideRetry({.status = status,
-                                            .started = started_,
-                                            .resumed = pending.resumed,
-                                            .wanted = pending.generation->wanted()});
-    // A forwarded request is resumed by the node that forwarded it.
-    if (next != RetryDecision::kFinish && pending.options.pass_on && gate_->TryEnter()) {
-      gateway_->Retry(std::move(pending), next, status);
-      gate_->Leave();
-    } else {
-      to_->OnEnd(std::move(status), reason, usage);
-    }
-  }
-
- private:
-  Gateway* const gateway_;                    // only inside the gate
-  const std::shared_ptr<CallbackGate> gate_;  // shared with the gateway
-  PendingRequest pending_;
-  const std::shared_ptr<ResumableGeneration> to_;  // shared with the caller
-  bool started_ = false;
-};
-
 // Reads the events of a request that runs on another node. Deletes itself at the call's end.
 class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent> {
  public:
-  Reader(Gateway* gateway, PendingRequest pending, std::shared_ptr<Stub> stub)
-      : gateway_(gateway),
-        pending_(std::move(pending)),
-        to_(pending_.sink),
-        stub_(std::move(stub)) {
-    gateway_->gate_->Enter();
-    pending_.generation->SetSource(remote_);
+  Reader(std::shared_ptr<CallbackGate> gate, std::shared_ptr<RequestAttempt> attempt,
+         std::shared_ptr<Stub> stub)
+      : gate_(std::move(gate)), attempt_(std::move(attempt)), stub_(std::move(stub)) {
+    gate_->Enter();
+    attempt_->SetSource(remote_);
   }
 
   void Start() {
-    stub_->async()->Generate(remote_->context(), &pending_.request, this);
+    stub_->async()->Generate(remote_->context(), &attempt_->request(), this);
     StartRead(&event_);
     StartCall();
   }
@@ -198,13 +99,12 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
     switch (event_.event_case()) {
       case wire::GenerateEvent::kStarted: {
         const auto& prompt = event_.started().prompt();
-        started_ = true;
         remote_->Started(stub_, event_.started().text());
-        to_->OnStarted({prompt.begin(), prompt.end()});
+        attempt_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
       case wire::GenerateEvent::kToken:
-        to_->OnToken(event_.token());
+        attempt_->OnToken(event_.token());
         break;
       case wire::GenerateEvent::kEnded:
         result_ = EndedFromWire(event_.ended());
@@ -216,40 +116,34 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
     StartRead(&event_);
   }
   void OnDone(const grpc::Status& status) override {
-    Gateway* const gateway = gateway_;
     const absl::Status plain = RequestStatusFromGrpc(status);
-    const RetryDecision next = DecideRetry({.status = plain,
-                                            .from_source = IsFromPeer(status),
-                                            .started = started_,
-                                            .resumed = pending_.resumed,
-                                            .wanted = pending_.generation->wanted()});
-    if (next == RetryDecision::kFinish) {
-      to_->OnEnd(plain, result_.reason, result_.usage);
+    if (plain.ok() || IsFromPeer(status)) {
+      attempt_->OnEnd(plain, result_.reason, result_.usage);
     } else {
-      pending_.started = started_;
-      gateway->Retry(std::move(pending_), next, plain);
+      attempt_->OnBroken(plain);
     }
-    const std::shared_ptr<CallbackGate> gate = gateway->gate_;
+    const std::shared_ptr<CallbackGate> gate = gate_;  // shared with the gateway
     delete this;
     gate->Leave();
   }
 
-  Gateway* const gateway_;
-  PendingRequest pending_;
-  const std::shared_ptr<ResumableGeneration> to_;  // shared with the caller
+  const std::shared_ptr<CallbackGate> gate_;       // shared with the gateway
+  const std::shared_ptr<RequestAttempt> attempt_;  // not shared
   const std::shared_ptr<Stub> stub_;               // shared with calls about the request
   const std::shared_ptr<RemoteGeneration> remote_ =
-      std::make_shared<RemoteGeneration>();  // shared with the routed generation
-  bool started_ = false;
+      std::make_shared<RemoteGeneration>();  // shared with the client's handle
   wire::GenerateEvent event_;
   GenerationResult result_;
 };
 
 Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
                  Options options)
-    : loop_(loop), cluster_(cluster), coordinator_(coordinator), options_(options), lister_([this] {
-        RefreshModelList();
-      }) {}
+    : loop_(loop),
+      cluster_(cluster),
+      coordinator_(coordinator),
+      options_(std::move(options)),
+      router_(this, options_.requests),
+      lister_([this] { RefreshModelList(); }) {}
 
 Gateway::~Gateway() {
   Stop();
@@ -258,20 +152,11 @@ Gateway::~Gateway() {
 }
 
 void Gateway::Stop() {
-  std::vector<PendingRequest> left;
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
-    left.swap(incoming_);
-    for (PendingRequest& pending : requests_waiting_) left.push_back(std::move(pending));
-    requests_waiting_.clear();
   }
-  for (const PendingRequest& pending : left) pending.generation->Refuse(Stopping(pending.options));
-}
-
-bool Gateway::stopping() {
-  absl::MutexLock lock(mu_);
-  return stopping_;
+  router_.Stop();
 }
 
 std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& address) {
@@ -286,128 +171,44 @@ std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& addr
 std::shared_ptr<GenerationHandle> Gateway::Generate(const wire::GenerateRequest& request,
                                                     std::shared_ptr<GenerationListener> sink,
                                                     GenerateOptions options) {
-  auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
-  auto generation = std::make_shared<Text>(resumable);  // shared with the caller
-  {
-    absl::MutexLock lock(mu_);
-    if (!stopping_) {
-      incoming_.push_back({.generation = generation,
-                           .request = request,
-                           .sink = std::move(resumable),
-                           .options = options,
-                           .until = SteadyTime::Now() + options_.begin_time,
-                           .last = absl::OkStatus()});
-      // One turn of the loop dispatches all requests that come until then.
-      if (incoming_.size() == 1) loop_->Post([this] { Pump(); });
-      return generation;
-    }
-  }
-  generation->Refuse(Stopping(options));
-  return generation;
+  return router_.Generate(request, std::move(sink), options.pass_on);
 }
 
-void Gateway::Pump() {
-  std::vector<PendingRequest> incoming;
-  {
-    absl::MutexLock lock(mu_);
-    incoming.swap(incoming_);
-  }
-  for (PendingRequest& pending : incoming) Begin(std::move(pending));
-}
-
-void Gateway::Begin(PendingRequest pending) {
+Gateway::Leader Gateway::FindLeader(const std::string& model) {
   const ClusterView& view = cluster_->view();
-  pending.begun = SteadyTime::Now();
+  Leader leader;
   if (view.is_coordinator) {
-    const bool may_load = pending.resumed || coordinator_->MayReload();
-    const absl::Status answers =
-        may_load ? coordinator_->Answers(pending.request.model()) : absl::OkStatus();
-    const bool is_unknown = absl::IsNotFound(answers) && !pending.resumed;
-    if (!answers.ok() && !is_unknown) {
-      pending.last = pending.resumed ? answers : Coordinator::Reloading();
-      Wait(std::move(pending));
-    } else {
-      const wire::GenerateRequest request = pending.request;
-      // Shared with the caller.
-      const std::shared_ptr<Text> generation = pending.generation;
-      const auto call =
-          std::make_shared<GenerationCall>(std::make_shared<Local>(this, std::move(pending)));
-      generation->SetSource(call);
-      coordinator_->Generate(request, call);
-    }
-    return;
+    leader.place = Leader::Place::kHere;
+    leader.may_reload = coordinator_->MayReload();
+    leader.status = coordinator_->Answers(model);
+    return leader;
   }
-  if (!pending.options.pass_on && !view.coordinator.is_nobody()) {
-    pending.generation->Refuse(AsLeaderChanged(absl::UnavailableError("another node coordinates")));
-    return;
+  if (!view.coordinator.is_nobody()) {
+    leader.place = Leader::Place::kElsewhere;
+    leader.address = cluster_->AddressOf(view.coordinator);
   }
-  const std::string address =
-      view.coordinator.is_nobody() ? "" : cluster_->AddressOf(view.coordinator);
-  if (address.empty()) {
-    if (view.refused) pending.last = NoCoordinator(cluster_->WhyRefused());
-    Wait(std::move(pending));
-  } else {
-    (new Reader(this, std::move(pending), StubAt(address)))->Start();
-  }
+  if (view.refused) leader.status = NoCoordinator(cluster_->WhyRefused());
+  return leader;
 }
 
-void Gateway::Retry(PendingRequest pending, RetryDecision decision, const absl::Status& status) {
-  const absl::Duration run_time = SteadyTime::Now() - pending.begun;
-  if (run_time > kGatewayConnectTime) pending.until += run_time;
-  // A source that took the request and had not begun it would return the same status at once.
-  const bool was_idle =
-      decision == RetryDecision::kRetry ||
-      (decision == RetryDecision::kResume && IsLeaderChanged(status) && !pending.started);
-  if (was_idle) pending.not_before = SteadyTime::Now() + kGatewayResumePause;
-  if (decision == RetryDecision::kResume) return Resume(std::move(pending));
-  if (decision == RetryDecision::kRetry) pending.last = status;
-  Wait(std::move(pending));
+void Gateway::RunHere(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call) {
+  coordinator_->Generate(request, std::move(call));
 }
 
-void Gateway::Resume(PendingRequest pending) {
-  LOG_EVERY_N_SEC(WARNING, 1) << "the coordinator has gone; requests resume when another node "
-                                 "coordinates and has loaded their models";
-  if (pending.sink->started()) pending.request = pending.sink->Rest();
-  // Each source that starts the request renews its time to wait.
-  if (!pending.resumed || pending.started) pending.until = SteadyTime::Now() + options_.resume_time;
-  pending.resumed = true;
-  pending.started = false;
-  pending.last = absl::OkStatus();
-  Wait(std::move(pending));
+void Gateway::RunElsewhere(const std::string& address, std::shared_ptr<RequestAttempt> attempt) {
+  (new Reader(gate_, std::move(attempt), StubAt(address)))->Start();
 }
 
-void Gateway::Wait(PendingRequest pending) {
-  absl::Status why = pending.last.ok() ? NoCoordinator() : pending.last;
-  if (!pending.generation->wanted()) {
-    why = absl::CancelledError("the request was cancelled");
-  } else if (SteadyTime::Now() < pending.until) {
-    absl::MutexLock lock(mu_);
-    if (stopping_) {
-      why = Stopping(pending.options);
-    } else if (requests_waiting_.size() < kRequestsWaitingMax) {
-      requests_waiting_.push_back(std::move(pending));
-      if (requests_waiting_.size() > 1) return;
-      loop_->Post([this] { tick_ = loop_->StartTimer({.delay_ms = kTickMs}, [this] { Tick(); }); });
-      return;
-    }
-  }
-  pending.generation->Refuse(std::move(why));
+void Gateway::DispatchSoon() {
+  loop_->Post([this] { router_.Dispatch(); });
 }
 
-void Gateway::Tick() {
-  std::vector<PendingRequest> waiting;
-  {
-    absl::MutexLock lock(mu_);
-    waiting.swap(requests_waiting_);
-  }
-  const SteadyTime now = SteadyTime::Now();
-  for (PendingRequest& pending : waiting) {
-    if (now < pending.not_before) {
-      Wait(std::move(pending));
-    } else {
-      Begin(std::move(pending));  // which may enqueue it again
-    }
-  }
+void Gateway::TickSoon() {
+  loop_->Post([this] {
+    tick_ = loop_->StartTimer(
+        {.delay_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(kRequestTick))},
+        [this] { router_.Tick(); });
+  });
 }
 
 void Gateway::ListModels(absl::Duration age_max, OnModels done) {
@@ -464,7 +265,7 @@ absl::StatusOr<Gateway::Models> Gateway::FetchModels() {
     // knows why the call failed.
     if (!IsLeaderChanged(models.status()) && coordinator_->leadership().mine) return models;
     absl::MutexLock lock(mu_);
-    if (mu_.AwaitWithTimeout(absl::Condition(&stop), absl::Milliseconds(kTickMs))) {
+    if (mu_.AwaitWithTimeout(absl::Condition(&stop), kRequestTick)) {
       return Stopping();
     }
   }

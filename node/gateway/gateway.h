@@ -1,5 +1,6 @@
 // Carries clients' calls (node/api/openai/openai_api.h, the gRPC service) from this node to the
 // cluster: to the coordinator where it is on this node, else over gRPC to the node that has it.
+// RequestRouter decides which, and what follows; the gateway carries that out.
 //
 // Thread-safe. A thread of its own fetches the list of models, so that ListModels() never blocks.
 #pragma once
@@ -16,7 +17,7 @@
 #include "absl/time/time.h"
 #include "coordinator/generation/generation_call.h"
 #include "coordinator/models/coordinator.h"
-#include "node/gateway/resumable_generation.h"
+#include "node/gateway/request_router.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/base/callback_gate.h"
 #include "transport/base/event_loop.h"
@@ -26,12 +27,6 @@ namespace strata {
 
 // Callers that may wait for one list of models.
 inline constexpr size_t kModelsWaitingMax = 2048;
-// Requests that may wait for a node to coordinate.
-inline constexpr size_t kRequestsWaitingMax = 1024;
-// Back-off before the same node is asked for the rest of a request again.
-inline constexpr absl::Duration kGatewayResumePause = absl::Milliseconds(500);
-// A call that ends within this time may never have reached its node.
-inline constexpr absl::Duration kGatewayConnectTime = absl::Seconds(2);
 
 // Runs requests.
 class GenerationSource {
@@ -49,21 +44,12 @@ class GenerationSource {
                                                      GenerateOptions options) = 0;
 };
 
-// The status of calls made while no node coordinates: kUnavailable, with when to try again.
-// `why`: a sentence without a dot; empty: the reason is not known.
-absl::Status NoCoordinator(const std::string& why = "");
-
-class Gateway final : public GenerationSource {
+class Gateway final : public GenerationSource, private RequestRunner {
  public:
   struct Options {
     // How long a call for the models waits while no node coordinates.
     absl::Duration leadership_time = absl::Seconds(5);
-    // How long a request waits that has not begun; on a network that loses packets nodes take long
-    // to agree on a coordinator.
-    absl::Duration begin_time = absl::Seconds(15);
-    // How long a request that had begun waits for another node to resume it: one that coordinates
-    // and has loaded the model.
-    absl::Duration resume_time = absl::Seconds(60);
+    RequestRouter::Options requests;
   };
   // All outlive it.
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
@@ -74,9 +60,7 @@ class Gateway final : public GenerationSource {
   // Fails all waiting and future calls with kUnavailable. Any thread; any number of times.
   void Stop();
 
-  // Ends with the errors of Coordinator::Generate(); kUnavailable: no node coordinates
-  // (RetryAfterMs), nor took over within the time to wait. A request is resumed when the node that
-  // coordinated has gone and another one takes over.
+  // As RequestRouter::Generate(); ends with the errors of Coordinator::Generate(), too.
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
                                              std::shared_ptr<GenerationListener> sink,
                                              GenerateOptions options) override;
@@ -93,40 +77,25 @@ class Gateway final : public GenerationSource {
 
  private:
   class Reader;
-  class Local;
-  class Text;
-  struct PendingRequest {
-    std::shared_ptr<Text> generation;  // shared with the caller
-    wire::GenerateRequest request;
-    std::shared_ptr<ResumableGeneration> sink;  // shared with the request's source
-    GenerateOptions options;
-    SteadyTime until;  // deadline of the wait, extended by the time that a node had the request
-    SteadyTime begun;  // at the last source
-    bool resumed = false;
-    bool started = false;  // at the last source
-    absl::Status last;     // status of the last source, where a retry may end otherwise
-    SteadyTime not_before = SteadyTime::InfinitePast();
-  };
 
-  void Begin(PendingRequest pending);  // loop
-  // The source has ended with `status`, but the request has not. Any thread.
-  void Retry(PendingRequest pending, RetryDecision decision, const absl::Status& status);
-  // The source has gone in the middle.
-  void Resume(PendingRequest pending);
-  void Wait(PendingRequest pending);  // any thread
-  void Pump();                        // loop
-  void Tick();                        // loop
+  // RequestRunner; the first three on the loop.
+  Leader FindLeader(const std::string& model) override;
+  void RunHere(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call) override;
+  void RunElsewhere(const std::string& address, std::shared_ptr<RequestAttempt> attempt) override;
+  void DispatchSoon() override;
+  void TickSoon() override;
+
   absl::StatusOr<Models> FetchModels();
   absl::StatusOr<Models> FetchModelsOnce();
   void RefreshModelList();
-  bool stopping();
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
   Coordinator* const coordinator_;
   const Options options_;
   const std::shared_ptr<CallbackGate> gate_ =
-      std::make_shared<CallbackGate>();  // shared with Readers and Locals
+      std::make_shared<CallbackGate>();  // shared with Readers
+  RequestRouter router_;
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while requests wait
 
@@ -137,9 +106,6 @@ class Gateway final : public GenerationSource {
   Models models_ ABSL_GUARDED_BY(mu_);
   SteadyTime models_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
   std::vector<OnModels> models_waiting_ ABSL_GUARDED_BY(mu_);
-  std::vector<PendingRequest> incoming_ ABSL_GUARDED_BY(mu_);  // until the loop's next turn
-  std::vector<PendingRequest> requests_waiting_
-      ABSL_GUARDED_BY(mu_);  // at most kRequestsWaitingMax
 
   std::thread lister_;
 };

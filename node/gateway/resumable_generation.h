@@ -50,6 +50,10 @@ class ResumableGeneration final : public GenerationListener {
       : request_(request), sink_(std::move(sink)) {}
 
   bool started() const { return started_; }
+  // In the sequence, of the first token that the client does not have.
+  int32_t next_position() const {
+    return static_cast<int32_t>(prompt_.size() + tokens_.size()) + request_.generated_size();
+  }
 
   // The request for the next source. REQUIRES: the request has started.
   wire::GenerateRequest Rest() const {
@@ -66,7 +70,9 @@ class ResumableGeneration final : public GenerationListener {
     prompt_ = prompt;
     sink_->OnStarted(prompt);
   }
+  // Drops a token that the client has. REQUIRES: none is left out.
   void OnToken(const wire::SampledToken& token) override {
+    if (token.position() < next_position()) return;
     tokens_.push_back(token.token());
     if (request_.sampler().mirostat() != 0) mirostat_mu_.push_back(token.mirostat_mu());
     sink_->OnToken(token);

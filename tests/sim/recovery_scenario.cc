@@ -240,7 +240,7 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   options.small_disks = scenario.seed % 5 == 0;
   options.plans_past_memory = scenario.plans_past_memory;
   options.forgets_pending_reloads = scenario.forgets_pending_reloads;
-  options.forgets_tokens = scenario.forgets_tokens;
+  options.doubles_tokens = scenario.doubles_tokens;
   options.forgets_requests = scenario.forgets_requests;
   options.ends_twice = scenario.ends_twice;
   options.forgets_bounds = scenario.forgets_bounds;

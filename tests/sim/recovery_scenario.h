@@ -19,7 +19,7 @@ struct RecoveryScenario {
   // Break the protocol, to show that it is noticed.
   bool plans_past_memory = false;
   bool forgets_pending_reloads = false;
-  bool forgets_tokens = false;
+  bool doubles_tokens = false;
   bool forgets_requests = false;
   bool ends_twice = false;
   bool forgets_bounds = false;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "node/gateway/gateway.h"
+#include "node/gateway/request_router.h"
 #include "tests/coordinator/planner/planner_instance.h"
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_run.h"
@@ -118,12 +118,11 @@ void RecoverySim::Start(size_t n) {
   gateway.node = n;
   gateway.gateway_of = [this](size_t k) { return nodes_[k].gateway.get(); };
   gateway.coordinator = node.coordinator.get();
-  gateway.forgets_tokens = options_.forgets_tokens;
+  gateway.doubles_tokens = options_.doubles_tokens;
   gateway.forgets_requests = options_.forgets_requests;
   gateway.ends_twice = options_.ends_twice;
   node.gateway = std::make_unique<SimGateway>(std::move(gateway));
   node.coordinator->Start();
-  node.gateway->Start();
 }
 
 void RecoverySim::End(size_t n) {
@@ -149,6 +148,7 @@ void RecoverySim::AddCounts(const Node& node, Counts* counts) {
   counts->moves_by_reload += node.coordinator->moves_by_reload();
   counts->drains += node.coordinator->drains();
   counts->resumed += node.gateway->resumed();
+  counts->doubled += node.gateway->doubled();
   counts->strays += node.host->refused();
   counts->kept += node.host->kept();
 }
@@ -198,7 +198,7 @@ void RecoverySim::SendRequest(size_t n) {
   clients_.push_back(std::make_shared<SimClient>(options));
   const std::shared_ptr<SimClient> client = clients_.back();  // shared with the request's source
   processes_.In(n, cluster_.now_us(), [this, n, client, request] {
-    const auto handle = nodes_[n].gateway->Generate(request, client, /*pass_on=*/true);
+    const auto handle = nodes_[n].gateway->Generate(request, client);
     if (client->open()) client->SetHandle(handle);
   });
 }
@@ -363,6 +363,7 @@ void RecoverySim::Counts::Add(const Counts& other) {
   reloads += other.reloads;
   kept += other.kept;
   resumed += other.resumed;
+  doubled += other.doubled;
   strays += other.strays;
   moves += other.moves;
   moves_by_reload += other.moves_by_reload;
@@ -376,9 +377,9 @@ std::string RecoverySim::Counts::ToString() const {
   return absl::StrCat(requests, " requests: ", complete, " complete, ", refused, " refused, ",
                       failed, " failed, ", stopped, " stopped, ", gone, " whose node went; ",
                       tokens, " tokens, ", recoveries, " recoveries, ", reloads, " reloads, ", kept,
-                      " stages kept, ", resumed, " resumed, ", strays, " late steps refused, ",
-                      moves, " moves, ", moves_by_reload, " moves by a reload, ", drains,
-                      " drains, ", holds, " holds");
+                       " stages kept, ", resumed, " resumed, ", doubled, " messages doubled, ",
+                       strays, " late steps refused, ", moves, " moves, ", moves_by_reload,
+                       " moves by a reload, ", drains, " drains, ", holds, " holds");
 }
 
 void RecoverySim::CheckEnded() {

@@ -36,7 +36,7 @@ class RecoverySim {
     // Break the protocol, to show that it is noticed.
     bool plans_past_memory = false;
     bool forgets_pending_reloads = false;
-    bool forgets_tokens = false;
+    bool doubles_tokens = false;
     bool forgets_requests = false;
     bool ends_twice = false;
     bool forgets_bounds = false;
@@ -77,7 +77,8 @@ class RecoverySim {
   size_t active_generations() const;
   struct Counts {
     uint64_t requests = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
-    uint64_t tokens = 0, recoveries = 0, reloads = 0, kept = 0, resumed = 0, strays = 0;
+    uint64_t tokens = 0, recoveries = 0, reloads = 0, kept = 0, resumed = 0, doubled = 0,
+             strays = 0;
     uint64_t moves = 0, moves_by_reload = 0, drains = 0, holds = 0;
     std::map<std::string, uint64_t> failures, refusals;  // by their messages
 

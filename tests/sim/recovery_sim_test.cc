@@ -46,6 +46,7 @@ TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
   EXPECT_GT(all.moves_by_reload, 0u);
   EXPECT_GT(all.drains, 0u);
   EXPECT_GT(all.holds, 0u);
+  EXPECT_GT(all.doubled, 0u);
 }
 
 TEST(RecoverySim, NoRequestFailsWhileTheRestOfTheNodesCanHoldTheModel) {
@@ -68,8 +69,8 @@ TEST(RecoverySim, NoticesModelsThatGoWithTheirCoordinator) {
   EXPECT_TRUE(Noticed({.gentle = true, .forgets_pending_reloads = true}, "no node has the model"));
 }
 
-TEST(RecoverySim, NoticesGenerationsThatStartAgain) {
-  EXPECT_TRUE(Noticed({.forgets_tokens = true}, "gets position"));
+TEST(RecoverySim, NoticesTokensThatComeTwice) {
+  EXPECT_TRUE(Noticed({.doubles_tokens = true}, "gets position"));
 }
 
 TEST(RecoverySim, NoticesRequestsThatNeverEnd) {

@@ -1,334 +1,242 @@
 #include "tests/sim/sim_gateway.h"
 
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "coordinator/models/coordinator.h"
-#include "coordinator/request/generation_request.h"
-#include "coordinator/request/request_status.h"
-#include "node/gateway/gateway.h"
 
 namespace strata {
 namespace {
 
-const int64_t kBeginUs = absl::ToInt64Microseconds(Gateway::Options().begin_time);
-const int64_t kResumeUs = absl::ToInt64Microseconds(Gateway::Options().resume_time);
-constexpr int64_t kResumePauseUs = absl::ToInt64Microseconds(kGatewayResumePause);
-constexpr int64_t kConnectUs = absl::ToInt64Microseconds(kGatewayConnectTime);
-constexpr int64_t kTickUs = 100'000;  // as in node/gateway/gateway.cc
+constexpr int64_t kTickUs = absl::ToInt64Microseconds(kRequestTick);
+constexpr int64_t kLocalCallUs = 1'000;   // until a call that was not made has ended
+constexpr int64_t kFinishUs = 5'000'000;  // as in node/gateway/gateway.cc
+constexpr size_t kDoubledOf = 24;         // one message of so many
+constexpr size_t kLateUsMax = 3'000'000;  // for a second message
 
-// The sink at the node that generates, which sends the output to the node of the client.
-class RemoteSink final : public GenerationListener {
+// A client whose gateway breaks the protocol.
+class BrokenListener final : public GenerationListener {
  public:
-  struct Callbacks {
-    std::function<void(std::vector<int32_t>)> started;
-    std::function<void(wire::SampledToken)> token;
-    std::function<void(absl::Status, FinishReason, GenerationUsage)> end;
-  };
-  RemoteSink(std::shared_ptr<SimConnection> connection, Callbacks callbacks)
-      : connection_(std::move(connection)), callbacks_(std::move(callbacks)) {}
+  BrokenListener(std::shared_ptr<GenerationListener> to, bool doubles_tokens, bool ends_twice)
+      : to_(std::move(to)), doubles_tokens_(doubles_tokens), ends_twice_(ends_twice) {}
 
-  void OnStarted(const std::vector<int32_t>& prompt) override {
-    connection_->Send(1, [prompt, fn = callbacks_.started] { fn(prompt); });
-  }
+  void OnStarted(const std::vector<int32_t>& prompt) override { to_->OnStarted(prompt); }
   void OnToken(const wire::SampledToken& token) override {
-    connection_->Send(1, [token, fn = callbacks_.token] { fn(token); });
+    to_->OnToken(token);
+    if (doubles_tokens_) to_->OnToken(token);
   }
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
-    connection_->Send(1,
-                      [status, reason, usage, fn = callbacks_.end] { fn(status, reason, usage); });
+    to_->OnEnd(status, reason, usage);
+    if (ends_twice_) to_->OnEnd(status, reason, usage);
   }
 
  private:
-  const std::shared_ptr<SimConnection> connection_;  // shared with both ends
-  const Callbacks callbacks_;
+  const std::shared_ptr<GenerationListener> to_;  // the client
+  const bool doubles_tokens_, ends_twice_;
 };
 
 }  // namespace
 
-// The client's handle, as in node/gateway/gateway.cc.
-class SimGateway::Generation final : public GenerationHandle {
+// The handle of a request that another node runs.
+class SimGateway::RemoteGeneration final : public GenerationHandle {
  public:
-  explicit Generation(std::shared_ptr<GenerationListener> sink) : call_(std::move(sink)) {}
+  RemoteGeneration(SimGateway* gateway, size_t node, std::weak_ptr<RequestAttempt> attempt)
+      : gateway_(gateway), node_(node), attempt_(std::move(attempt)) {}
 
-  void Cancel() override { Forward(&GenerationHandle::Cancel); }
-  void Finish() override { Forward(&GenerationHandle::Finish); }
-  bool wanted() const { return call_.wanted(); }
-  void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
-  void SetSource(const std::shared_ptr<GenerationHandle>& source) {
-    source_ = source;
-    if (forwarded_ != nullptr) (source.get()->*forwarded_)();
-  }
-
- private:
-  using Method = void (GenerationHandle::*)();
-  void Forward(Method method) {
-    (call_.*method)();
-    if (forwarded_ == nullptr) forwarded_ = method;
-    if (const auto source = source_) (source.get()->*method)();
-  }
-
-  GenerationCall call_;
-  Method forwarded_ = nullptr;
-  std::shared_ptr<GenerationHandle> source_;  // shared with the node that runs it
-};
-
-// As Gateway::Local.
-class SimGateway::Local final : public GenerationListener {
- public:
-  Local(SimGateway* gateway, PendingRequest pending)
-      : gateway_(gateway), pending_(std::move(pending)), to_(pending_.sink) {}
-
-  // Its process has ended.
-  void Forget() { pending_ = PendingRequest(); }
-
-  void OnStarted(const std::vector<int32_t>& prompt) override {
-    started_ = true;
-    to_->OnStarted(prompt);
-  }
-  void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
-  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
-    PendingRequest pending = std::move(pending_);
-    const RetryDecision next = DecideRetry({.status = status,
-                                            .started = started_,
-                                            .resumed = pending.resumed,
-                                            .wanted = pending.generation->wanted()});
-    pending.started = started_;
-    if (next != RetryDecision::kFinish && pending.pass_on) {
-      gateway_->Resume(std::move(pending), next, status);
-    } else {
-      to_->OnEnd(std::move(status), reason, usage);
-    }
-  }
-
- private:
-  SimGateway* const gateway_;
-  PendingRequest pending_;
-  const std::shared_ptr<ResumableGeneration> to_;  // shared with the client
-  bool started_ = false;
-};
-
-// As Gateway::Reader and RemoteGeneration: the call of a request that another node serves.
-class SimGateway::Remote final : public GenerationHandle,
-                                 public std::enable_shared_from_this<SimGateway::Remote> {
- public:
-  Remote(SimGateway* gateway, PendingRequest pending)
-      : gateway_(gateway), pending_(std::move(pending)), to_(pending_.sink) {}
-
-  void Start(size_t node) {
-    const std::shared_ptr<Generation> generation = pending_.generation;  // shared with the client
-    const auto self = shared_from_this();
-    if (!gateway_->cluster().running(node)) {
-      gateway_->options_.processes->After(gateway_->options_.node, 1'000, [self] {
-        self->OnDone(NoCoordinator(), /*said_by_peer=*/false, FinishReason::kCancelled, {});
-      });
-      return generation->SetSource(self);
-    }
-    const auto there = std::make_shared<std::shared_ptr<GenerationHandle>>();  // with the other end
-    connection_ = SimConnection::Open(gateway_->options_.processes,
-                                      {gateway_->options_.node,
-                                       [self] {
-                                         self->OnDone(absl::UnavailableError("the call broke"),
-                                                      false, FinishReason::kCancelled, {});
-                                       }},
-                                      {node, [there] {
-                                         if (*there != nullptr) (*there)->Cancel();
-                                       }});
-    there_ = there;
-    connection_->Send(0, [self, node, there, connection = connection_, request = pending_.request,
-                          gateway_of = gateway_->options_.gateway_of] {
-      RemoteSink::Callbacks callbacks;
-      callbacks.started = [self](const std::vector<int32_t>& prompt) { self->OnStarted(prompt); };
-      callbacks.token = [self](const wire::SampledToken& token) {
-        if (!self->done_) self->to_->OnToken(token);
-      };
-      callbacks.end = [self](const absl::Status& status, FinishReason reason,
-                             const GenerationUsage& usage) {
-        self->OnDone(status, /*said_by_peer=*/true, reason, usage);
-      };
-      *there = gateway_of(node)->Generate(
-          request, std::make_shared<RemoteSink>(connection, std::move(callbacks)),
-          /*pass_on=*/false);
-    });
-    generation->SetSource(self);
-  }
-
-  // Its process has ended.
-  void Forget() {
-    done_ = true;
-    pending_ = PendingRequest();
-    Detach();
-  }
+  void SetConnection(ConnectionPtr connection) { connection_ = std::move(connection); }
+  void Started(uint64_t number) { number_ = number; }
 
   void Cancel() override {
-    if (done_) return;
     if (connection_ != nullptr) connection_->Close(0);
-    gateway_->options_.processes->After(
-        gateway_->options_.node, 1'000, [self = shared_from_this()] {
-          self->OnDone(absl::CancelledError("cancelled"), false, FinishReason::kCancelled, {});
-        });
+    gateway_->options_.processes->After(gateway_->options_.node, kLocalCallUs,
+                                        [attempt = attempt_.lock()] {
+                                          if (attempt == nullptr) return;
+                                          attempt->OnBroken(absl::CancelledError("cancelled"));
+                                        });
   }
   void Finish() override {
-    if (!started_ || done_) return Cancel();
-    connection_->Send(0, [there = there_] {
-      if (*there != nullptr) (*there)->Finish();
+    if (number_ == 0) return Cancel();
+    const auto finish = [node = node_, number = number_,
+                         gateway_of = gateway_->options_.gateway_of] {
+      if (SimGateway* const there = gateway_of(node)) there->active_.Finish(number);
+    };
+    SimCall(
+        gateway_->options_.processes, gateway_->options_.node, node_, kFinishUs,
+        [finish](const SimReply& reply) {
+          finish();
+          reply([] {});
+        },
+        [connection = connection_, attempt = attempt_](bool finished) {
+          const auto still = attempt.lock();
+          if (finished || still == nullptr) return;
+          connection->Close(0);
+          still->OnBroken(absl::CancelledError("cancelled"));
+        });
+    // Whichever process runs there by then.
+    ClusterSim& cluster = gateway_->cluster();
+    if (gateway_->IsDoubled()) {
+      cluster.At(cluster.now_us() + static_cast<int64_t>(cluster.Random(kLateUsMax)), finish);
+    }
+  }
+
+ private:
+  SimGateway* const gateway_;  // of the client's process, which this does not outlive
+  const size_t node_;
+  const std::weak_ptr<RequestAttempt> attempt_;
+  ConnectionPtr connection_;  // null: that node does not run
+  uint64_t number_ = 0;       // 0: not known
+};
+
+// Sends a request's events from the node that runs it to the node of its client.
+class SimGateway::Events final : public GenerationListener {
+ public:
+  Events(SimGateway* here, size_t client_node, ConnectionPtr connection,
+         std::shared_ptr<RequestAttempt> attempt, std::shared_ptr<RemoteGeneration> remote)
+      : here_(here),
+        client_node_(client_node),
+        connection_(std::move(connection)),
+        attempt_(std::move(attempt)),
+        remote_(std::move(remote)) {}
+
+  void Open(uint64_t number) { number_ = number; }
+
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    Send([attempt = attempt_, remote = remote_, number = number_, prompt] {
+      remote->Started(number);
+      attempt->OnStarted(prompt);
+    });
+  }
+  void OnToken(const wire::SampledToken& token) override {
+    Send([attempt = attempt_, token] { attempt->OnToken(token); });
+  }
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
+    here_->active_.Close(number_);
+    Send([attempt = attempt_, connection = connection_, status, reason, usage] {
+      connection->Close(0);
+      attempt->OnEnd(status, reason, usage);
     });
   }
 
  private:
-  void OnStarted(const std::vector<int32_t>& prompt) {
-    if (done_) return;
-    started_ = true;
-    to_->OnStarted(prompt);
-  }
-  void OnDone(const absl::Status& status, bool said_by_peer, FinishReason reason,
-              const GenerationUsage& usage) {
-    if (std::exchange(done_, true)) return;
-    if (connection_ != nullptr) connection_->Close(0);
-    Detach();
-    const RetryDecision next = DecideRetry({.status = status,
-                                            .from_source = said_by_peer,
-                                            .started = started_,
-                                            .resumed = pending_.resumed,
-                                            .wanted = pending_.generation->wanted()});
-    if (next == RetryDecision::kFinish) {
-      to_->OnEnd(status, reason, usage);
-      if (gateway_->options_.ends_twice) to_->OnEnd(status, reason, usage);
-    } else {
-      pending_.started = started_;
-      gateway_->Resume(std::move(pending_), next, status);
-    }
+  void Send(std::function<void()> event) {
+    if (!here_->IsDoubled()) return connection_->Send(1, std::move(event));
+    const auto late_us = static_cast<int64_t>(here_->cluster().Random(kLateUsMax));
+    connection_->Send(1, [event = std::move(event), late_us, node = client_node_,
+                          processes = here_->options_.processes] {
+      event();
+      processes->After(node, late_us, event);
+    });
   }
 
-  // The generation at the other end holds this in turn.
-  void Detach() {
-    connection_ = nullptr;
-    there_ = nullptr;
-  }
-
-  SimGateway* const gateway_;
-  PendingRequest pending_;
-  const std::shared_ptr<ResumableGeneration> to_;             // shared with the client
-  std::shared_ptr<SimConnection> connection_;                 // shared with both ends
-  std::shared_ptr<std::shared_ptr<GenerationHandle>> there_;  // shared with the other end
-  bool started_ = false;
-  bool done_ = false;
+  SimGateway* const here_;  // its generations end with it
+  const size_t client_node_;
+  const ConnectionPtr connection_;
+  const std::shared_ptr<RequestAttempt> attempt_;   // of the client's gateway
+  const std::shared_ptr<RemoteGeneration> remote_;  // the same
+  uint64_t number_ = 0;
 };
 
-SimGateway::~SimGateway() {
-  // A generation and its source hold each other.
-  for (const std::weak_ptr<Local>& local : locals_) {
-    if (const auto still = local.lock()) still->Forget();
-  }
-  for (const std::weak_ptr<Remote>& remote : remotes_) {
-    if (const auto still = remote.lock()) still->Forget();
-  }
-}
+SimGateway::SimGateway(Options options)
+    : options_(std::move(options)),
+      router_(this, {.now =
+                         [this] {
+                           return SteadyTime() +
+                                  absl::Microseconds(cluster().LocalUs(options_.node));
+                         }}),
+      active_(cluster().Random(size_t{1} << 62)) {}
 
-void SimGateway::Stop() {
-  stopping_ = true;
-  for (const PendingRequest& pending : std::exchange(waiting_, {})) {
-    pending.generation->Refuse(absl::UnavailableError("the node is stopping"));
-  }
+SimGateway::~SimGateway() {
+  for (const auto& call : forgotten_) call->Refuse(absl::CancelledError("the process has ended"));
 }
 
 std::shared_ptr<GenerationHandle> SimGateway::Generate(const wire::GenerateRequest& request,
-                                                       std::shared_ptr<GenerationListener> sink,
-                                                       bool pass_on) {
-  const auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
-  const auto generation = std::make_shared<Generation>(resumable);  // shared with the client
-  if (stopping_) {
-    generation->Refuse(absl::UnavailableError("the node is stopping"));
-    return generation;
+                                                       std::shared_ptr<GenerationListener> client) {
+  if (options_.doubles_tokens || options_.ends_twice) {
+    client = std::make_shared<BrokenListener>(std::move(client), options_.doubles_tokens,
+                                              options_.ends_twice);
   }
-  Begin({.generation = generation,
-         .request = request,
-         .sink = resumable,
-         .pass_on = pass_on,
-         .until_us = now_us() + kBeginUs});
-  return generation;
+  return router_.Generate(request, std::move(client), /*pass_on=*/true);
 }
 
-void SimGateway::Begin(PendingRequest pending) {
+SimGateway::Leader SimGateway::FindLeader(const std::string&) {
   const ClusterView& view = cluster().View(options_.node);
-  pending.begun_us = now_us();
+  Leader leader;
   if (view.is_coordinator) {
-    const bool may_come = pending.resumed || options_.coordinator->MayReload();
-    const absl::Status answers = may_come ? options_.coordinator->Answers() : absl::OkStatus();
-    if (!answers.ok()) {
-      pending.last = pending.resumed ? answers : Coordinator::Reloading();
-      Wait(std::move(pending));
-    } else {
-      const wire::GenerateRequest request = pending.request;
-      const std::shared_ptr<Generation> generation = pending.generation;  // shared with the client
-      const auto local =
-          std::make_shared<Local>(this, std::move(pending));  // shared with its generation
-      std::erase_if(locals_, [](const auto& other) { return other.expired(); });
-      locals_.push_back(local);
-      const auto call = std::make_shared<GenerationCall>(local);
-      generation->SetSource(call);
-      options_.coordinator->Generate(request, call);
-    }
-    return;
+    leader.place = Leader::Place::kHere;
+    leader.may_reload = options_.coordinator->MayReload();
+    leader.status = options_.coordinator->Answers();
+  } else if (!view.coordinator.is_nobody()) {
+    leader.place = Leader::Place::kElsewhere;
+    leader.address = absl::StrCat(cluster().NumberOf(view.coordinator));
   }
-  if (view.coordinator.is_nobody()) return Wait(std::move(pending));
-  if (!pending.pass_on) {
-    pending.generation->Refuse(AsLeaderChanged(absl::UnavailableError("another node coordinates")));
-    return;
+  return leader;
+}
+
+bool SimGateway::IsDoubled() {
+  if (cluster().Random(kDoubledOf) != 0) return false;
+  ++doubled_;
+  return true;
+}
+
+void SimGateway::RunHere(const wire::GenerateRequest& request,
+                         std::shared_ptr<GenerationCall> call) {
+  const bool is_resumed = !request.generated().empty();
+  if (is_resumed) ++resumed_;
+  if (is_resumed && options_.forgets_requests) {
+    forgotten_.push_back(std::move(call));
+  } else {
+    options_.coordinator->Generate(request, std::move(call));
   }
+}
+
+void SimGateway::RunElsewhere(const std::string& address, std::shared_ptr<RequestAttempt> attempt) {
+  if (!attempt->request().generated().empty()) ++resumed_;
+  size_t node = 0;
+  if (!absl::SimpleAtoi(address, &node)) return;
   const auto remote =
-      std::make_shared<Remote>(this, std::move(pending));  // shared with its generation
-  std::erase_if(remotes_, [](const auto& other) { return other.expired(); });
-  remotes_.push_back(remote);
-  remote->Start(cluster().NumberOf(view.coordinator));
-}
-
-void SimGateway::Resume(PendingRequest pending, RetryDecision how, const absl::Status& status) {
-  const int64_t had_us = now_us() - pending.begun_us;
-  if (had_us > kConnectUs) pending.until_us += had_us;
-  const bool was_idle =
-      how == RetryDecision::kRetry ||
-      (how == RetryDecision::kResume && IsLeaderChanged(status) && !pending.started);
-  if (was_idle) pending.not_before_us = now_us() + kResumePauseUs;
-  if (how == RetryDecision::kResume) return Resume(std::move(pending));
-  if (how == RetryDecision::kRetry) pending.last = status;
-  Wait(std::move(pending));
-}
-
-void SimGateway::Resume(PendingRequest pending) {
-  ++resumed_;
-  if (pending.sink->started()) pending.request = pending.sink->Rest();
-  if (options_.forgets_tokens) pending.request.clear_generated();
-  if (!pending.resumed || pending.started) pending.until_us = now_us() + kResumeUs;
-  pending.resumed = true;
-  pending.started = false;
-  pending.last = absl::OkStatus();
-  if (options_.forgets_requests) return;
-  Wait(std::move(pending));
-}
-
-void SimGateway::Wait(PendingRequest pending) {
-  absl::Status why = pending.last.ok() ? NoCoordinator() : pending.last;
-  if (!pending.generation->wanted()) {
-    why = absl::CancelledError("the client cancelled the request");
-  } else if (stopping_) {
-    why = absl::UnavailableError("the node is stopping");
-  } else if (now_us() < pending.until_us && waiting_.size() < kRequestsWaitingMax) {
-    waiting_.push_back(std::move(pending));
+      std::make_shared<RemoteGeneration>(this, node, attempt);  // shared with the client
+  if (!cluster().running(node)) {
+    attempt->SetSource(remote);
+    options_.processes->After(options_.node, kLocalCallUs, [attempt] {
+      attempt->OnBroken(absl::UnavailableError("the coordinator does not answer"));
+    });
     return;
   }
-  pending.generation->Refuse(std::move(why));
+  const auto there = std::make_shared<HandlePtr>();  // shared with the other end
+  const ConnectionPtr connection = SimConnection::Open(
+      options_.processes,
+      {options_.node, [attempt] { attempt->OnBroken(absl::UnavailableError("the call broke")); }},
+      {node, [there] {
+         if (*there != nullptr) (*there)->Cancel();
+       }});
+  remote->SetConnection(connection);
+  // This node may be gone when it arrives.
+  connection->Send(0, [node, there, connection, attempt, remote, from = options_.node,
+                       request = attempt->request(), gateway_of = options_.gateway_of] {
+    SimGateway* const gateway = gateway_of(node);
+    *there = gateway->Serve(request,
+                            std::make_shared<Events>(gateway, from, connection, attempt, remote));
+  });
+  attempt->SetSource(remote);
 }
 
-void SimGateway::Tick() {
-  options_.processes->After(options_.node, kTickUs, [this] { Tick(); });
-  for (PendingRequest& one : std::exchange(waiting_, {})) {
-    if (now_us() < one.not_before_us) {
-      Wait(std::move(one));
-    } else {
-      Begin(std::move(one));
-    }
-  }
+SimGateway::HandlePtr SimGateway::Serve(const wire::GenerateRequest& request,
+                                        std::shared_ptr<Events> events) {
+  const uint64_t number = active_.Open();
+  events->Open(number);
+  const HandlePtr handle = router_.Generate(request, std::move(events), /*pass_on=*/false);
+  active_.SetControl(number, handle);
+  return handle;
+}
+
+void SimGateway::DispatchSoon() {
+  options_.processes->After(options_.node, 0, [this] { router_.Dispatch(); });
+}
+
+void SimGateway::TickSoon() {
+  options_.processes->After(options_.node, kTickUs, [this] { router_.Tick(); });
 }
 
 }  // namespace strata

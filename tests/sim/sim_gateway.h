@@ -1,24 +1,26 @@
-// How requests reach the coordinator from a simulated node, and go on with the next one. A model of
-// node/gateway/gateway.h, whose calls are gRPC's. The real ResumableGeneration keeps the output
-// that a client has received, and the real GenerationCall orders a request's begin and end.
+// The gateway of a simulated node. Its decisions are the product's: RequestRouter, with its
+// attempts and DecideRetry(), and ActiveGenerations. What is simulated are the calls to the node
+// that coordinates, which node/gateway/gateway.h makes over gRPC. Worse than gRPC's, some of their
+// messages come a second time, and late: when the call has ended and another one runs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "coordinator/generation/generation_call.h"
-#include "node/gateway/resumable_generation.h"
+#include "node/gateway/active_generations.h"
+#include "node/gateway/request_router.h"
 #include "proto/coordinator.pb.h"
 #include "tests/sim/sim_coordinator.h"
 #include "tests/sim/sim_wire.h"
 
 namespace strata {
 
-class SimGateway {
+class SimGateway final : private RequestRunner {
  public:
   struct Options {
     SimProcesses* processes = nullptr;
@@ -26,54 +28,44 @@ class SimGateway {
     std::function<SimGateway*(size_t node)> gateway_of;  // null: that node does not run
     SimCoordinator* coordinator = nullptr;               // this node's; outlives it
     // Break the protocol, to show that it is noticed.
-    bool forgets_tokens = false;
+    bool doubles_tokens = false;
     bool forgets_requests = false;
     bool ends_twice = false;
   };
-  explicit SimGateway(Options options) : options_(std::move(options)) {}
-  ~SimGateway();
+  explicit SimGateway(Options options);
+  ~SimGateway() override;
 
-  void Start() { Tick(); }
   // Refuses requests that wait, and those from now on.
-  void Stop();
-
+  void Stop() { router_.Stop(); }
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
-                                             std::shared_ptr<GenerationListener> sink,
-                                             bool pass_on);
-  uint32_t resumed() const { return resumed_; }
-  size_t waiting() const { return waiting_.size(); }
+                                             std::shared_ptr<GenerationListener> client);
+
+  uint32_t resumed() const { return resumed_; }  // sources that got a request with tokens
+  uint32_t doubled() const { return doubled_; }  // messages that came twice
+  size_t waiting() const { return router_.waiting(); }
 
  private:
-  class Generation;
-  class Local;
-  class Remote;
-  struct PendingRequest {
-    std::shared_ptr<Generation> generation;  // shared with the client
-    wire::GenerateRequest request;
-    std::shared_ptr<ResumableGeneration> sink;  // shared with the generation's source
-    bool pass_on = true;
-    int64_t until_us = 0;
-    int64_t begun_us = 0;
-    bool resumed = false;
-    bool started = false;  // its source had started it
-    absl::Status last;
-    int64_t not_before_us = 0;
-  };
+  class Events;
+  class RemoteGeneration;
+  using ConnectionPtr = std::shared_ptr<SimConnection>;  // shared with both ends
+  using HandlePtr = std::shared_ptr<GenerationHandle>;   // shared with its source
 
   ClusterSim& cluster() const { return options_.processes->cluster(); }
-  int64_t now_us() const { return cluster().LocalUs(options_.node); }
-  void Begin(PendingRequest pending);
-  void Resume(PendingRequest pending, RetryDecision how, const absl::Status& status);
-  void Resume(PendingRequest pending);
-  void Wait(PendingRequest pending);
-  void Tick();
+  Leader FindLeader(const std::string& model) override;
+  void RunHere(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call) override;
+  void RunElsewhere(const std::string& address, std::shared_ptr<RequestAttempt> attempt) override;
+  void DispatchSoon() override;
+  void TickSoon() override;
+  bool IsDoubled();
+  // As CoordinatorService::Generate(): runs the request, and sends its events to `events`.
+  HandlePtr Serve(const wire::GenerateRequest& request, std::shared_ptr<Events> events);
 
   const Options options_;
-  bool stopping_ = false;
-  std::vector<PendingRequest> waiting_;
-  std::vector<std::weak_ptr<Local>> locals_;
-  std::vector<std::weak_ptr<Remote>> remotes_;
+  RequestRouter router_;
+  ActiveGenerations active_;                                // for callers on other nodes
+  std::vector<std::shared_ptr<GenerationCall>> forgotten_;  // shared with their handles
   uint32_t resumed_ = 0;
+  uint32_t doubled_ = 0;
 };
 
 }  // namespace strata

@@ -83,9 +83,9 @@ class GatewayTest : public ::testing::Test {
     coordinator_ = std::make_unique<Coordinator>(
         loop_.get(), cluster_.get(), fetcher_.get(),
         Coordinator::Options{.node_id = std::string(32, 'a'), .listen_host = "127.0.0.1"});
-    gateway_ =
-        std::make_unique<Gateway>(loop_.get(), cluster_.get(), coordinator_.get(),
-                                  Gateway::Options{.leadership_time = waits, .begin_time = waits});
+    gateway_ = std::make_unique<Gateway>(
+        loop_.get(), cluster_.get(), coordinator_.get(),
+        Gateway::Options{.leadership_time = waits, .requests = {.begin_time = waits}});
     api_ = std::make_unique<OpenAiApi>(gateway_.get(), coordinator_.get(),
                                        OpenAiApi::Options{.node_id = "aa", .node_name = "attic"},
                                        [](OpenAiApi::OnStages then) { std::move(then)({}); });

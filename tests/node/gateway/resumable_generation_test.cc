@@ -29,8 +29,9 @@ class RecordingSink final : public GenerationListener {
   GenerationUsage total;
 };
 
-wire::SampledToken Token(int32_t id, float mu = 0) {
+wire::SampledToken Token(int32_t position, int32_t id, float mu = 0) {
   wire::SampledToken token;
+  token.set_position(position);
   token.set_token(id);
   token.set_mirostat_mu(mu);
   return token;
@@ -54,8 +55,8 @@ class ResumableGenerationTest : public ::testing::Test {
 TEST_F(ResumableGenerationTest, RestNamesThePromptAndTheTokensSoFar) {
   EXPECT_FALSE(generation_.started());
   generation_.OnStarted({1, 2, 3});
-  generation_.OnToken(Token(10));
-  generation_.OnToken(Token(11));
+  generation_.OnToken(Token(3, 10));
+  generation_.OnToken(Token(4, 11));
   EXPECT_TRUE(generation_.started());
   const wire::GenerateRequest rest = generation_.Rest();
   EXPECT_EQ(rest.model(), "one");
@@ -69,9 +70,9 @@ TEST_F(ResumableGenerationTest, RestNamesThePromptAndTheTokensSoFar) {
 
 TEST_F(ResumableGenerationTest, TheListenerReceivesOneGeneration) {
   generation_.OnStarted({1, 2, 3});
-  generation_.OnToken(Token(10));
+  generation_.OnToken(Token(3, 10));
   generation_.OnStarted({1, 2, 3});  // by the next source
-  generation_.OnToken(Token(11));
+  generation_.OnToken(Token(4, 11));
   GenerationUsage second;
   second.tokens = 1;
   generation_.OnEnd(absl::OkStatus(), FinishReason::kLength, second);
@@ -80,6 +81,15 @@ TEST_F(ResumableGenerationTest, TheListenerReceivesOneGeneration) {
   EXPECT_THAT(recorded_->ended, ElementsAre(absl::OkStatus()));
   EXPECT_EQ(recorded_->total.prompt_tokens, 3u);
   EXPECT_EQ(recorded_->total.tokens, 2u);
+}
+
+TEST_F(ResumableGenerationTest, ATokenThatComesTwiceIsForwardedOnce) {
+  generation_.OnStarted({1, 2, 3});
+  EXPECT_EQ(generation_.next_position(), 3);
+  for (const int32_t position : {3, 3, 4, 3}) generation_.OnToken(Token(position, 10 + position));
+  EXPECT_EQ(generation_.next_position(), 5);
+  EXPECT_THAT(recorded_->tokens, ElementsAre(13, 14));
+  EXPECT_THAT(generation_.Rest().generated(), ElementsAre(13, 14));
 }
 
 TEST_F(ResumableGenerationTest, ASourceMayGoBeforeItsFirstToken) {
@@ -93,8 +103,8 @@ TEST(ResumableGeneration, TheSamplersOwnStateGoesAlong) {
   request.mutable_sampler()->set_mirostat(2);
   ResumableGeneration generation(request, std::make_shared<RecordingSink>());
   generation.OnStarted({1});
-  generation.OnToken(Token(10, 4.5f));
-  generation.OnToken(Token(11, 4.25f));
+  generation.OnToken(Token(1, 10, 4.5f));
+  generation.OnToken(Token(2, 11, 4.25f));
   EXPECT_THAT(generation.Rest().mirostat_mu(), ElementsAre(4.5f, 4.25f));
 }
 
