@@ -47,6 +47,7 @@ Membership::Membership(const MembershipOptions& options, NodeRecord self, int64_
   CHECK_GE(options.nodes_max, 1u);
   graph_.Add(self_.id);
   BeginBoot(self_.boot, now_us);
+  if (self_.boot == 1) obeys_until_us_ = now_us;  // a new id: there was no boot before
   next_wake_us_ = now_us;
   next_check_us_ = now_us;
 }

@@ -171,7 +171,7 @@ class ClusterRuntimeTest : public ::testing::Test {
     ClusterRuntime::Options options;
     const int id = kind.id == 0 ? n : kind.id;
     options.self = {.id = {.high = 0, .low = static_cast<uint64_t>(id)},
-                    .boot = 1,
+                    .boot = 1000,
                     .name = PrintableText::From(absl::StrCat("node-", n)),
                     .cluster = PrintableText::From(kind.cluster),
                     .protocol = kind.protocol,

@@ -353,6 +353,19 @@ absl::Status Exchange(Membership* from, Membership* to, int64_t now_us) {
   return from->OnReply(*reply, now_us);
 }
 
+TEST(Membership, WaitsForALeaseOfTheBootBeforeUnlessItIsTheFirst) {
+  NodeRecord first = Record(1);
+  first.boot = 1;
+  Membership first_boot({}, first, kStartUs);
+  first_boot.Tick(kStartUs);
+  EXPECT_TRUE(first_boot.view().is_coordinator);
+  Membership started_again({}, Record(2), kStartUs);
+  started_again.Tick(kStartUs);
+  EXPECT_FALSE(started_again.view().is_coordinator);
+  started_again.Tick(kStartUs + 2'100'000);
+  EXPECT_TRUE(started_again.view().is_coordinator);
+}
+
 TEST(Membership, AProbeMakesBothKnown) {
   Membership a({}, Record(1), kStartUs), b({}, Record(2), kStartUs);
   ASSERT_THAT(Exchange(&a, &b, kStartUs), IsOk());

@@ -29,7 +29,7 @@ TEST(Coordinator, AnIdleCoordinatorLooksOnceASecond) {
   FakeEventLoop loop(&clock);
   ClusterRuntime::Options options;
   options.self.id = {.high = 0, .low = 1};
-  options.self.boot = 1;
+  options.self.boot = 1000;
   options.discovery = nullptr;
   ClusterRuntime cluster(&loop, &clock, std::move(options), std::make_unique<NoTransport>());
   Coordinator coordinator(

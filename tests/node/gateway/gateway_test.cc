@@ -73,7 +73,7 @@ class GatewayTest : public ::testing::Test {
   void Start(absl::Duration waits, std::vector<std::string> peers = {}) {
     ClusterRuntime::Options options;
     options.self.id = *NodeId::FromHex(std::string(32, 'a'));
-    options.self.boot = 1;
+    options.self.boot = 1000;
     options.self.name = "attic";
     options.discovery = nullptr;
     options.peers = std::move(peers);
