@@ -192,15 +192,6 @@ class NodeClientImpl final : public NodeClient {
     });
   }
 
-  absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) override {
-    grpc::ClientContext context;
-    SetTimeout(&context, kControlTimeoutMs);
-    wire::TokenizeResponse response;
-    const grpc::Status status = stub_->Tokenize(&context, request, &response);
-    if (!status.ok()) return Named(status);
-    return response;
-  }
-
   CancelCall TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) override {
     struct Call {
       grpc::ClientContext context;

@@ -64,7 +64,6 @@ class NodeClient {
       const wire::MoveCachesRequest& request, ShouldContinue should_continue) = 0;
   virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request,
                                    ShouldContinue should_continue) = 0;
-  virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
   // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.
   // The function returned cancels the call: any thread, any number of times, also after its end.
   using Tokenized = absl::AnyInvocable<void(absl::StatusOr<wire::TokenizeResponse>) &&>;

@@ -273,6 +273,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag_callback(
       "--no-measure", [options] { options->measure = false; },
       "Measure neither devices nor links; plans then leave this node out");
+  verb->add_flag("--in-demo", options->in_demo)->group("");  // not shown
   verb->add_option("--suspect-after", options->suspect_after_ms,
                    "Silence after which a node is suspected, ms")
       ->check(Between(100, 3'600'000))
@@ -370,7 +371,7 @@ void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
   AddGenerateFlags(verb, &options->generation);
   AddContext(verb, &options->generation.n_ctx, &options->generation.unverified);
   AddCache(verb, &options->plan);
-  verb->add_flag("--context-shift", options->context_shift,
+  verb->add_flag("--context-shift", options->generation.context_shift,
                  "At the context's end, drop the older half and continue, if the model can");
   verb->add_flag("--allow-mixed-versions", options->generation.allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);

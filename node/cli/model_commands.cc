@@ -1,12 +1,7 @@
 #include "node/cli/model_commands.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,25 +15,16 @@
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
-#include "node/base/interrupt.h"
-#include "node/base/progress.h"
 #include "node/base/standard_output.h"
 #include "node/client/coordinator_client.h"
-#include "node/client/generated_output.h"
 #include "node/client/generation_report.h"
-#include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
-#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {
 
 // How long to wait for a model that is being reloaded.
 constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
-
-void PrintNote(absl::string_view note) {
-  absl::FPrintF(stderr, "%v\n", PrintableText::From(note, kShownMessageBytesMax));
-}
 
 // A folder that has a model's name is not the model.
 bool IsFile(const std::string& path) {
@@ -97,72 +83,6 @@ wire::PlacementOptions PlacementOptionsOf(const PlanOptions& options) {
   return placement;
 }
 
-GenerationReport ReportOf(const wire::ModelStatus& model) {
-  GenerationReport report;
-  report.model = {.name = PrintableText::From(model.name()),
-                  .id = model.model_id(),
-                  .architecture = PrintableText::From(model.architecture()),
-                  .n_layer = model.n_layer(),
-                  .tensor_bytes = model.tensor_bytes()};
-  for (const wire::ModelStage& stage : model.stages()) {
-    report.stages.push_back({.node = stage.node_name(),
-                             .layers = {stage.layers().begin(), stage.layers().end()},
-                             .info = stage.info()});
-  }
-  return report;
-}
-
-// A client of the coordinator that Ctrl-C cancels.
-class Session {
- public:
-  absl::Status Connect(const ClientOptions& options) {
-    signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead
-    auto client = CoordinatorClient::Connect(options);
-    if (!client.ok()) return client.status();
-    client_ = *std::move(client);
-    interrupt_.emplace([this] { client_->Cancel(); });
-    return absl::OkStatus();
-  }
-  CoordinatorClient* operator->() { return client_.get(); }
-  bool interrupted() const { return interrupt_->requested(); }
-
-  // An interrupt by the user outweighs the errors that it causes.
-  absl::Status Explain(const absl::Status& status) const {
-    return interrupted() ? absl::CancelledError("interrupted") : status;
-  }
-
-  // Loads with progress bars.
-  absl::StatusOr<CoordinatorClient::Loaded> Load(const wire::LoadModelRequest& request) {
-    std::unique_ptr<ProgressBars> bars;
-    auto loaded = client_->LoadModel(request, [&](const wire::LoadModelEvent& event) {
-      if (!event.note().empty()) PrintNote(event.note());
-      if (event.has_placed()) {
-        const GenerationReport report = ReportOf(event.placed());
-        PrintNote(ModelLine(report));
-        bars =
-            std::make_unique<ProgressBars>(stderr, isatty(STDERR_FILENO) != 0, StageLabels(report));
-      }
-      const wire::LoadProgress& done = event.progress().progress();
-      if (event.has_progress() && bars != nullptr) {
-        bars->Update(event.progress().stage(), done.bytes_done(), done.bytes_total());
-      }
-    });
-    if (!loaded.ok()) return Explain(loaded.status());
-    if (bars != nullptr) {
-      for (int i = 0; i < loaded->model.stages_size(); ++i) {
-        const uint64_t bytes = loaded->model.stages(i).info().slice_bytes();
-        bars->Update(static_cast<size_t>(i), bytes, bytes);
-      }
-      bars->Finish();
-    }
-    return loaded;
-  }
-
- private:
-  std::unique_ptr<CoordinatorClient> client_;
-  std::optional<Interrupt> interrupt_;  // destroyed first: uses the client
-};
-
 class RunSession {
  public:
   explicit RunSession(const RunOptions& options) : options_(options) {}
@@ -170,19 +90,15 @@ class RunSession {
   absl::Status Run() {
     if (auto s = session_.Connect(options_.plan.client); !s.ok()) return s;
     if (auto s = GetModel(); !s.ok()) return s;
-    absl::Status status = Generate();
-    session_->Release();
-    return status;
+    return session_.Generate(options_.generation, std::move(report_));
   }
 
  private:
   absl::Status GetModel();
   absl::Status FindLoaded();  // errors of FindModel()
-  absl::Status Generate();
-  absl::Status WhyFailed(const absl::Status& status);
 
   const RunOptions& options_;
-  Session session_;
+  ModelSession session_;
   GenerationReport report_;
 };
 
@@ -231,85 +147,10 @@ absl::Status RunSession::GetModel() {
   return absl::OkStatus();
 }
 
-absl::Status RunSession::Generate() {
-  const GenerateFlags& options = options_.generation;
-  wire::GenerateRequest request;
-  request.set_model(absl::BytesToHexString(report_.model.id));
-  request.set_prompt(options.prompt);
-  request.set_tokens_max(options.tokens_max);
-  *request.mutable_sampler() = SamplerOf(options);
-  request.set_shift_context(options_.context_shift);
-  report_.prompt = options.prompt;
-  report_.seed = options.seed;
-  GeneratedOutput out;
-  bool ended = false;
-  const absl::Status status = session_->Generate(request, [&](const wire::GenerateEvent& event) {
-    if (event.has_started()) {
-      report_.prompt_tokens.assign(event.started().prompt().begin(),
-                                   event.started().prompt().end());
-      if (options.json) return true;
-      absl::FPrintF(stderr, "\n");
-      return out.Write(options.prompt);
-    }
-    if (event.has_token()) {
-      report_.tokens.push_back(event.token());
-      report_.OnToken(SteadyTime::Now());
-      return options.json || out.Write(event.token().piece());
-    }
-    if (!event.has_ended()) return true;
-    const wire::GenerationEnded& end = event.ended();
-    ended = true;
-    report_.finish_reason = end.reason() == wire::GenerationEnded::LENGTH ? "length"
-                            : end.reason() == wire::GenerationEnded::STOP ? "stop"
-                                                                          : "cancelled";
-    report_.prompt_us = end.prompt_us();
-    report_.decode_us = end.decode_us();
-    const auto total = [](const wire::GenerationStageTotal& from) {
-      return StageTotal{.queue_us = from.queue_us(),
-                        .compute_us = from.compute_us(),
-                        .sample_us = from.sample_us(),
-                        .steps = from.steps()};
-    };
-    for (size_t i = 0; i < report_.stages.size(); ++i) {
-      const int stage = static_cast<int>(i);
-      if (stage < end.prompt_stages_size()) {
-        report_.stages[i].prompt = total(end.prompt_stages(stage));
-      }
-      if (stage < end.decode_stages_size()) {
-        report_.stages[i].decode = total(end.decode_stages(stage));
-      }
-    }
-    return true;
-  });
-  const bool shown = !options.json && !report_.prompt_tokens.empty();
-  absl::Status written = shown ? out.Finish() : absl::OkStatus();
-  if (!written.ok()) return written;
-  if (!status.ok()) return WhyFailed(status);
-  if (!ended) return absl::InternalError("the request ended without a result");
-  if (options.json) return WriteToStdout(GenerationJson(report_));
-  absl::FPrintF(stderr, "\n%s\n", GenerationSummary(report_));
-  return absl::OkStatus();
-}
-
-// The coordinator may know more about a failed model than the error of the request.
-absl::Status RunSession::WhyFailed(const absl::Status& status) {
-  if (session_.Explain(status) != status || absl::IsInvalidArgument(status)) {
-    return session_.Explain(status);
-  }
-  const auto models = session_->ListModels();
-  if (!models.ok()) return session_.Explain(status);
-  for (const wire::ModelStatus& model : models->models()) {
-    if (model.model_id() == report_.model.id && model.state() == wire::ModelStatus::FAILED) {
-      return FromWire(model.status());
-    }
-  }
-  return session_.Explain(status);
-}
-
 }  // namespace
 
 absl::Status RunPlan(const PlanOptions& options) {
-  Session session;
+  ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
   const auto path = SourceOf(options.model);
   if (!path.ok()) return path.status();
@@ -322,7 +163,7 @@ absl::Status RunPlan(const PlanOptions& options) {
 }
 
 absl::Status RunLoad(const LoadOptions& options) {
-  Session session;
+  ModelSession session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
   const auto path = SourceOf(options.plan.model);
   if (!path.ok()) return path.status();
@@ -360,7 +201,7 @@ absl::Status RunLoad(const LoadOptions& options) {
 }
 
 absl::Status RunUnload(const UnloadOptions& options) {
-  Session session;
+  ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
   const auto name = session->UnloadModel(PathOf(options.model));
   if (!name.ok()) return session.Explain(name.status());
@@ -369,7 +210,7 @@ absl::Status RunUnload(const UnloadOptions& options) {
 }
 
 absl::Status RunDrain(const DrainOptions& options) {
-  Session session;
+  ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
   wire::DrainNodeRequest request;
   request.set_node(options.node);

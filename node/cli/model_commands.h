@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "node/client/cluster_client.h"
-#include "node/demo/text_run.h"
+#include "node/client/model_session.h"
 
 namespace strata {
 
@@ -61,7 +61,6 @@ struct RunOptions {
   PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
   std::optional<std::string> prompt;  // as given: "-" and none mean stdin's
   GenerateFlags generation;           // its prompt is the final one
-  bool context_shift = false;
 };
 absl::Status RunRun(const RunOptions& options);
 

@@ -205,7 +205,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
     const ClientOptions& options) {
   auto node = ConnectToCluster(options);
   if (!node.ok()) return node.status();
-  return std::make_unique<CoordinatorClientImpl>((*node)->address());
+  return At((*node)->address());
+}
+
+std::unique_ptr<CoordinatorClient> CoordinatorClient::At(const std::string& address) {
+  return std::make_unique<CoordinatorClientImpl>(address);
 }
 
 }  // namespace strata

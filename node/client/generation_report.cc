@@ -113,16 +113,4 @@ std::string GenerationJson(const GenerationReport& report) {
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-absl::string_view FinishName(FinishReason finish) {
-  switch (finish) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kEndOfGeneration:
-      return "stop";
-    case FinishReason::kCancelled:
-      return "cancelled";
-  }
-  return "";
-}
-
 }  // namespace strata

@@ -65,6 +65,4 @@ std::string GenerationSummary(const GenerationReport& report);
 // Several lines, with the last newline.
 std::string GenerationJson(const GenerationReport& report);
 
-absl::string_view FinishName(FinishReason finish);
-
 }  // namespace strata

@@ -158,15 +158,17 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   absl::StatusOr<NodeId> id = NodeId::FromHex(node->id_);
   if (!id.ok()) return id.status();
   ClusterRuntime::Options cluster;
-  cluster.self = {.id = *id,
-                  .boot = static_cast<uint64_t>(absl::ToUnixMicros(WallNow())),
-                  .name = PrintableText::From(options.name),
-                  .cluster = PrintableText::From(options.cluster),
-                  .protocol = LocalVersions().protocol(),
-                  .strata = PrintableText::From(LocalVersions().strata()),
-                  .llama = PrintableText::From(LocalVersions().llama()),
-                  .ggml = PrintableText::From(LocalVersions().ggml()),
-                  .nonce = NewNonce()};
+  cluster.self = {
+      .id = *id,
+      // The first one of an id waits for no lease (membership.cc).
+      .boot = options.in_demo ? 1 : static_cast<uint64_t>(absl::ToUnixMicros(WallNow())),
+      .name = PrintableText::From(options.name),
+      .cluster = PrintableText::From(options.cluster),
+      .protocol = LocalVersions().protocol(),
+      .strata = PrintableText::From(LocalVersions().strata()),
+      .llama = PrintableText::From(LocalVersions().llama()),
+      .ggml = PrintableText::From(LocalVersions().ggml()),
+      .nonce = NewNonce()};
   if (!identity.folder.empty()) cluster.id_file = identity.folder + "/node_id";
   if (security != nullptr) cluster.key_id = security->cluster_id();
   cluster.peers = options.peers;
@@ -205,12 +207,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.limits = *limits;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.measure) {
-    node->benchmarks_ = std::make_unique<Benchmarks>(loop,
-                                                     Benchmarks::Options{.program = OwnProgram(),
-                                                                         .cache_path = devices_path,
-                                                                         .n_threads = n_threads,
-                                                                         .limits = *limits},
-                                                     node->cluster_.get(), node->host_.get());
+    node->benchmarks_ =
+        std::make_unique<Benchmarks>(loop,
+                                     Benchmarks::Options{.program = OwnProgram(),
+                                                         .cache_path = devices_path,
+                                                         .n_threads = n_threads,
+                                                         .presumes = options.in_demo,
+                                                         .limits = *limits},
+                                     node->cluster_.get(), node->host_.get());
   }
   node->link_probe_ = MakeLinkProbeService();
   node->cluster_service_ =

@@ -67,7 +67,10 @@ struct NodeOptions {
   std::vector<std::string>
       advertise;  // host or host:port announced to others instead of the interfaces'
   bool mdns = true;
-  bool measure = true;               // devices and links
+  bool measure = true;  // devices and links
+  // A node of `strata demo`: takes all devices and all links for alike instead of measuring them,
+  // and waits for no lease, since its id is new.
+  bool in_demo = false;
   int64_t suspect_after_ms = 1'000;  // of silence
   int64_t gone_after_ms = 2'000;     // the same
   uint32_t n_threads = 0;            // for a worker; 0: the cores of the machine

@@ -1,19 +1,19 @@
 #include "node/demo/demo.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/generation/node_client.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/planner/costs/cut.h"
 #include "node/demo/demo_model.h"
 #include "node/demo/local_cluster.h"
+#include "proto/coordinator.pb.h"
 #include "shard/model/architecture.h"
 #include "shard/model/model_file.h"
 
@@ -22,26 +22,28 @@ namespace {
 
 class Demo {
  public:
-  explicit Demo(DemoOptions options) : options_(std::move(options)), run_(options_.generation) {}
+  explicit Demo(DemoOptions options) : options_(std::move(options)) {}
 
   absl::Status Run() {
-    if (auto s = OpenModel(); !s.ok()) return s;
-    if (auto s = StartNodes(); !s.ok()) return s;
-    return run_.Run(std::move(stages_));
+    if (auto s = CutModel(); !s.ok()) return s;
+    session_.CatchInterrupts();
+    if (auto s = StartNodes(); !s.ok()) return session_.Explain(s);
+    return Generate();
   }
 
  private:
-  absl::Status OpenModel();
+  absl::Status CutModel();
   absl::Status StartNodes();
+  absl::Status Generate();
 
   const DemoOptions options_;
+  std::string model_path_;
+  std::vector<LayerRange> layers_;  // of each node
   std::unique_ptr<LocalCluster> cluster_;
-  std::vector<std::unique_ptr<NodeClient>> nodes_;
-  TextStages stages_;
-  TextRun run_;  // destroyed first: uses the nodes
+  ModelSession session_;  // destroyed first: calls the nodes
 };
 
-absl::Status Demo::OpenModel() {
+absl::Status Demo::CutModel() {
   if (options_.nodes == 0 || options_.nodes > kDemoNodesMax) {
     return absl::InvalidArgumentError(absl::StrCat("--nodes is 1 to ", kDemoNodesMax));
   }
@@ -54,26 +56,23 @@ absl::Status Demo::OpenModel() {
   if (options_.model.empty()) {
     auto path = DemoModelPath();
     if (!path.ok()) return path.status();
-    stages_.model_path = *std::move(path);
+    model_path_ = *std::move(path);
   } else {
     // The nodes have folders of their own.
     std::error_code error;
-    stages_.model_path = std::filesystem::absolute(options_.model, error).string();
+    model_path_ = std::filesystem::absolute(options_.model, error).string();
     if (error)
       return absl::InvalidArgumentError(absl::StrCat(options_.model, ": ", error.message()));
   }
-  auto model = ModelFile::Open(stages_.model_path);
+  const auto model = ModelFile::Open(model_path_);
   if (!model.ok()) return model.status();
-  stages_.model = *std::move(model);
-  auto rule = CutRuleFor(stages_.model->header(), options_.generation.unverified);
+  const auto rule = CutRuleFor((*model)->header(), options_.generation.unverified);
   if (!rule.ok()) return rule.status();
-  auto stages = options_.cuts.empty()
-                    ? CutByBytes(CountLayerBytes(stages_.model->header()), *rule, options_.nodes)
-                    : CutAt(stages_.model->n_layer(), *rule, options_.cuts);
-  if (!stages.ok()) return stages.status();
-  stages_.layers = *std::move(stages);
-  stages_.epoch.set_counter(1);
-  stages_.epoch.set_coordinator_id("demo");
+  auto layers = options_.cuts.empty()
+                    ? CutByBytes(CountLayerBytes((*model)->header()), *rule, options_.nodes)
+                    : CutAt((*model)->n_layer(), *rule, options_.cuts);
+  if (!layers.ok()) return layers.status();
+  layers_ = *std::move(layers);
   return absl::OkStatus();
 }
 
@@ -84,24 +83,44 @@ absl::Status Demo::StartNodes() {
   start.threads =
       options_.n_threads != 0 ? options_.n_threads : std::max(1u, cores / options_.nodes);
   start.verbose = options_.verbose;
-  start.cancelled = [this] { return run_.interrupted(); };
+  start.cancelled = [this] { return session_.interrupted(); };
   auto cluster = LocalCluster::Start(std::move(start));
-  if (!cluster.ok()) return run_.Explain(cluster.status());
+  if (!cluster.ok()) return cluster.status();
   cluster_ = *std::move(cluster);
-  for (const LocalCluster::NodeProcess& node : cluster_->nodes()) {
-    auto client = NodeClient::Connect({.address = node.address});
-    if (!client.ok()) return run_.Explain(client.status());
-    nodes_.push_back(*std::move(client));
-    stages_.nodes.push_back(nodes_.back().get());
-    stages_.node_pids.push_back(node.pid);
-  }
+  session_.Use(CoordinatorClient::At(cluster_->nodes().front().address));
   return absl::OkStatus();
+}
+
+absl::Status Demo::Generate() {
+  const GenerateFlags& options = options_.generation;
+  wire::LoadModelRequest request;
+  request.mutable_source()->set_path(model_path_);
+  wire::PlacementOptions* const placement = request.mutable_placement();
+  placement->set_n_ctx(options.n_ctx);
+  placement->set_n_seqs(1);
+  placement->set_unverified(options.unverified);
+  size_t i = 0;
+  placement->set_assign(absl::StrJoin(layers_, ",", [&](std::string* out, LayerRange layers) {
+    absl::StrAppend(out, cluster_->nodes()[i++].name, "/CPU=", layers.begin, "-", layers.end - 1);
+  }));
+  placement->mutable_cache()->set_checkpoints(0);  // a single request has nothing to go back to
+  request.set_no_mmap(!options.use_mmap);
+  request.set_allow_mixed_versions(options.allow_mixed_versions);
+  request.set_hold(true);
+  const auto loaded = session_.Load(request);
+  if (!loaded.ok()) return loaded.status();
+  GenerationReport report = ReportOf(loaded->model);
+  for (GenerationReport::Stage& stage : report.stages) {
+    const auto node = absl::c_find_if(cluster_->nodes(),
+                                      [&](const auto& each) { return each.name == stage.node; });
+    if (node != cluster_->nodes().end()) stage.node_pid = node->pid;
+  }
+  return session_.Generate(options, std::move(report));
 }
 
 }  // namespace
 
 absl::Status RunDemo(DemoOptions options) {
-  signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead, and stops the demo
   if (options.nodes == 0) {
     options.nodes = options.cuts.empty() ? 3 : static_cast<uint32_t>(options.cuts.size()) + 1;
   }

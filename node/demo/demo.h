@@ -1,6 +1,6 @@
-// `strata demo`: several nodes on this machine share one model and generate text. The demo's
-// process is the coordinator and the gateway; the nodes are child processes, each with a worker of
-// its own.
+// `strata demo`: a cluster of several nodes on this machine shares one model and generates text.
+// The nodes are child processes, each with a worker of its own; the demo is their client, as
+// `strata run` is.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "node/demo/text_run.h"
+#include "node/client/model_session.h"
 
 namespace strata {
 

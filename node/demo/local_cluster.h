@@ -1,4 +1,4 @@
-// Node processes on this machine's loopback, started together and stopped together.
+// A cluster of node processes on this machine's loopback, stopped together.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,10 @@ class LocalCluster {
     int pid = 0;
   };
 
-  // Starts the nodes and waits until each listens. They have a key of their own, which secures this
-  // process, too (node_security.h): one such cluster in a process. Blocks. kUnavailable: a node
-  // ended instead, with its last words; kDeadlineExceeded: a node did not report in time.
+  // Starts the nodes and waits until they form one cluster. They have a key of their own, which
+  // secures this process, too (node_security.h): one such cluster in a process. They measure
+  // nothing: plans take all of them for alike. Blocks. kUnavailable: a node ended instead, with its
+  // last words; kDeadlineExceeded: a node did not report, or join, in time; kCancelled.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
 
   // Stops all nodes, at once and in order, and waits for them.

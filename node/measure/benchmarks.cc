@@ -1,11 +1,13 @@
 #include "node/measure/benchmarks.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "coordinator/membership/membership_wire.h"
 #include "node/base/machine.h"
+#include "shard/device/device_probe.h"
 
 namespace strata {
 namespace {
@@ -13,20 +15,41 @@ namespace {
 // How soon a new node, a new address of one, or the beginning of work is noticed.
 constexpr uint64_t kTickMs = 1'000;
 
+// Speeds of this order are usual: of a small machine, and of a link within it.
+wire::DeviceSpeed PresumedDevice() {
+  constexpr double kBytesPerS = 1e10;
+  wire::DeviceSpeed speed;
+  speed.set_memory_bytes_per_s(kBytesPerS);
+  wire::TypeSpeed* const type = speed.add_types();
+  type->set_type("q8_0");
+  for (size_t i = 0; i < kProbeBatches.size(); ++i) type->add_bytes_per_s(kBytesPerS);
+  return speed;
+}
+wire::LinkSpeed PresumedLink() {
+  wire::LinkSpeed link;
+  link.set_round_trip_p50_us(200);
+  link.set_round_trip_p99_us(200);
+  link.set_bytes_per_s(1'000'000'000);
+  return link;
+}
+
 }  // namespace
 
 Benchmarks::Benchmarks(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host)
-    : limits_(std::move(options.limits)),
+    : presumes_(options.presumes),
+      limits_(std::move(options.limits)),
       cluster_(cluster),
       host_(host),
       devices_(loop, {.program = std::move(options.program),
                       .cache_path = std::move(options.cache_path),
                       .n_threads = options.n_threads,
                       .only = limits_.devices,
+                      .presumed = presumes_ ? std::optional(PresumedDevice()) : std::nullopt,
                       .busy = [host] { return host->Busy(); },
                       .bytes_on = [host](const std::string& on) { return host->BytesOn(on); }}),
       links_(loop, {}) {
   devices_.Start([] {});
+  if (presumes_) return;
   timer_ = loop->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
 }
 
@@ -42,6 +65,9 @@ void Benchmarks::Tick() {
 }
 
 absl::Status Benchmarks::MeasureAgain() {
+  if (presumes_) {
+    return absl::FailedPreconditionError("this node does not measure (--in-demo)");
+  }
   if (host_->Busy()) {
     return absl::FailedPreconditionError(
         "the node computes now, and measuring would disturb it; try later");
@@ -71,6 +97,10 @@ void Benchmarks::AddDevices(wire::GetInfoResponse* info) const {
 
 void Benchmarks::AddLinks(wire::GetClusterResponse* cluster) const {
   for (wire::ClusterNode& node : *cluster->mutable_nodes()) {
+    if (presumes_) {
+      *node.mutable_link() = PresumedLink();
+      continue;
+    }
     const wire::LinkSpeed* link = links_.Find(IdOf(node.record().node_id()));
     if (link != nullptr) *node.mutable_link() = *link;
   }

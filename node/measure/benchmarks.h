@@ -24,12 +24,14 @@ class Benchmarks {
     std::string program;     // strata
     std::string cache_path;  // of the devices' speeds; empty: stores none
     uint32_t n_threads = 1;  // of a worker on the CPU
+    // Nothing is measured: all devices are taken for alike, and all links.
+    bool presumes = false;
     DeviceLimits limits;
   };
-  // `loop`, `cluster` and `host` outlive it. Begins to measure.
+  // `loop`, `cluster` and `host` outlive it. Begins to list devices and to measure.
   Benchmarks(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host);
 
-  // kFailedPrecondition: this node computes now.
+  // kFailedPrecondition: this node computes now, or does not measure.
   absl::Status MeasureAgain();
 
   void AddDevices(wire::GetInfoResponse* info) const;
@@ -38,6 +40,7 @@ class Benchmarks {
  private:
   void Tick();
 
+  const bool presumes_;
   const DeviceLimits limits_;
   ClusterRuntime* const cluster_;
   StageHost* const host_;

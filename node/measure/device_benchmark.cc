@@ -199,6 +199,7 @@ void DeviceBenchmark::OnExit(const ChildExit& exit) {
     }
     ReadCache();
     for (auto device = devices_.rbegin(); device != devices_.rend(); ++device) {
+      if (options_.presumed.has_value()) *device->mutable_speed() = *options_.presumed;
       if (!device->has_speed()) to_measure_.push_back(device->name());
     }
   } else {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,11 @@ namespace strata {
 class DeviceBenchmark {
  public:
   struct Options {
-    std::string program;            // strata; run as `program probe …`
-    std::string cache_path;         // empty: stores nothing
-    uint32_t n_threads = 1;         // of the CPU, as its stages will have
-    std::vector<std::string> only;  // these devices; empty: all
+    std::string program;                        // strata; run as `program probe …`
+    std::string cache_path;                     // empty: stores nothing
+    uint32_t n_threads = 1;                     // of the CPU, as its stages will have
+    std::vector<std::string> only;              // these devices; empty: all
+    std::optional<wire::DeviceSpeed> presumed;  // of every device, instead of measuring it
     // For one process; killed if it takes longer. Drivers compile shaders for a minute or two the
     // first time.
     int64_t device_limit_ms = 180'000;

@@ -124,7 +124,7 @@ TEST_F(BadModel, TooLargeForTheMemory) {
 TEST_F(BadModel, APromptLongerThanTheContext) {
   std::string prompt;
   for (int i = 0; i < 200; ++i) prompt += "one two three ";
-  EXPECT_THAT(Fails(STRATA_DEMO_MODEL, 2, {"--ctx", "64", "--prompt", prompt}),
+  EXPECT_THAT(Fails(STRATA_DEMO_MODEL, 3, {"--ctx", "64", "--prompt", prompt}),
               AllOf(HasSubstr("tokens"), HasSubstr("--ctx")));
 }
 

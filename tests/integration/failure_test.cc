@@ -1,5 +1,5 @@
 // Processes that die, and those that are left: of a demo that is interrupted or killed, or that
-// loses a node or a worker.
+// loses a node or a worker and goes on.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,7 +15,6 @@
 namespace strata {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -43,6 +42,20 @@ class Failure : public ::testing::Test {
     return workers_[1];
   }
 
+  // The demo writes more than what was in flight, until it is interrupted.
+  void ExpectItGoesOn() {
+    const size_t n_lines = program_->out_lines().size();
+    const auto goes_on = [&] { return program_->out_lines().size() > n_lines + 1; };
+    const SteadyTime until = SteadyTime::Now() + Program::kLong;
+    while (!goes_on() && SteadyTime::Now() < until &&
+           !(*program_)->WaitForExit(absl::Milliseconds(20))) {
+    }
+    EXPECT_TRUE(goes_on()) << program_->err();
+    below_ = Descendants((*program_)->pid());
+    kill((*program_)->pid(), SIGINT);
+    EXPECT_EQ(program_->ExitStatus(), 130) << program_->err();
+  }
+
   std::unique_ptr<Program> program_;
   std::vector<pid_t> below_, nodes_, workers_;
 };
@@ -67,17 +80,8 @@ TEST_F(Failure, ADemoThatIsStoppedAndContinuedGoesOn) {
   all.push_back((*program_)->pid());
   for (const pid_t pid : all) kill(pid, SIGSTOP);
   absl::SleepFor(absl::Seconds(4));  // longer than any of them may be silent
-  const size_t n_lines = program_->out_lines().size();
   for (const pid_t pid : all) kill(pid, SIGCONT);
-  // More than the output that was in flight.
-  const auto goes_on = [&] { return program_->out_lines().size() > n_lines + 1; };
-  const SteadyTime until = SteadyTime::Now() + Program::kLong;
-  while (!goes_on() && SteadyTime::Now() < until &&
-         !(*program_)->WaitForExit(absl::Milliseconds(20))) {
-  }
-  EXPECT_TRUE(goes_on()) << program_->err();
-  kill((*program_)->pid(), SIGINT);
-  EXPECT_EQ(program_->ExitStatus(), 130);
+  ExpectItGoesOn();
 }
 
 TEST_F(Failure, NothingOutlivesAKilledDemo) {
@@ -85,32 +89,32 @@ TEST_F(Failure, NothingOutlivesAKilledDemo) {
   EXPECT_TRUE((*program_)->WaitForExit(Program::kLong));
 }
 
-TEST_F(Failure, AKilledWorkerEndsTheDemoAndNamesItsStage) {
+TEST_F(Failure, ADemoGoesOnWithoutAKilledWorker) {
   kill(StoppedWorker(), SIGKILL);
-  EXPECT_EQ(program_->ExitStatus(), 4);  // as with the out-of-memory killer
-  EXPECT_THAT(program_->err(),
-              AllOf(HasSubstr("stage "), HasSubstr("on node-"), HasSubstr("signal 9")));
+  ExpectItGoesOn();
 }
 
-TEST_F(Failure, AWorkerThatAbortsInAStepEndsTheDemoAndNamesItsStage) {
+TEST_F(Failure, ADemoGoesOnWithoutAWorkerThatAbortsInAStep) {
   const pid_t worker = StoppedWorker();
   kill(worker, SIGABRT);
   kill(worker, SIGCONT);
-  EXPECT_EQ(program_->ExitStatus(), 5);
-  EXPECT_THAT(program_->err(),
-              AllOf(HasSubstr("stage "), HasSubstr("on node-"), HasSubstr("signal 6")));
+  ExpectItGoesOn();
 }
 
-TEST_F(Failure, AHungWorkerIsKilledAndNamed) {
+TEST_F(Failure, ADemoGoesOnWithoutAHungWorker) {
   StoppedWorker();
-  EXPECT_EQ(program_->ExitStatus(), 5);
-  EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-")));
+  ExpectItGoesOn();
 }
 
-TEST_F(Failure, AKilledNodeEndsTheDemoAndIsNamed) {
+TEST_F(Failure, ADemoGoesOnWithoutAKilledNode) {
   kill(nodes_[2], SIGKILL);
+  ExpectItGoesOn();
+}
+
+TEST_F(Failure, AKilledFirstNodeEndsTheDemo) {  // whose client it is
+  kill(nodes_[0], SIGKILL);
   EXPECT_EQ(program_->ExitStatus(), 5);
-  EXPECT_THAT(program_->err(), HasSubstr("node-"));
+  EXPECT_THAT(program_->err(), HasSubstr("no node answers"));
 }
 
 TEST(FullDisk, EndsTheDemoWithOneLine) {

@@ -18,8 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "coordinator/generation/generate.h"
+#include "coordinator/generation/generation_engine.h"
 #include "coordinator/generation/node_client.h"
 #include "coordinator/generation/pipeline.h"
 #include "gmock/gmock.h"
@@ -114,6 +115,27 @@ class FolderNode {
   std::unique_ptr<NodeClient> client_;
 };
 
+// Keeps the tokens of one generation.
+class TokenListener final : public GenerationListener {
+ public:
+  void OnToken(const wire::SampledToken& token) override { tokens_.push_back(token.token()); }
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
+    status_ = std::move(status);
+    ended_.Notify();
+  }
+  absl::Status Wait() {
+    ended_.WaitForNotification();
+    return status_;
+  }
+  // After Wait().
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+ private:
+  std::vector<int32_t> tokens_;
+  absl::Status status_;
+  absl::Notification ended_;
+};
+
 class WeightsReachTheNodes : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -154,27 +176,25 @@ class WeightsReachTheNodes : public ::testing::Test {
     options.source = with_->client();
     options.n_ctx = kContext;
     options.n_batch = kContext;
-    Generator generator;
+    GenerationEngine engine({});
     auto pipeline =
-        Pipeline::Build(options, &generator, [&](size_t stage, const wire::LoadProgress& progress) {
+        Pipeline::Build(options, &engine, [&](size_t stage, const wire::LoadProgress& progress) {
           output.bytes_total[stage] = std::max(output.bytes_total[stage], progress.bytes_total());
           return true;
         });
-    if (!pipeline.ok()) {
-      output.status = pipeline.status();
-      return output;
-    }
-    GenerateRequest request;
+    output.status = pipeline.status();
+    if (output.status.ok()) output.status = engine.Start(pipeline->get());
+    if (!output.status.ok()) return output;
+    GenerationRequest request;
     request.prompt = {1, 20, 30, 40, 50};
     request.tokens_max = 12;
-    request.n_ctx = kContext;
     request.sampler.set_temperature(0);
     request.sampler.set_ignore_eog(true);
-    auto result =
-        generator.Run(pipeline->get(), request, [](const wire::SampledToken&) { return true; });
-    output.status = result.status();
-    if (!result.ok()) return output;
-    for (const wire::SampledToken& token : result->tokens) output.tokens.push_back(token.token());
+    const auto listener = std::make_shared<TokenListener>();
+    output.status = engine.Add(std::move(request), listener).status();
+    if (output.status.ok()) output.status = listener->Wait();
+    output.tokens = listener->tokens();
+    engine.Stop(absl::OkStatus());
     return output;
   }
 

@@ -38,9 +38,6 @@ class UnreachableNode : public NodeClient {
   absl::Status UnloadStage(const wire::UnloadStageRequest&, ShouldContinue) override {
     return Nobody();
   }
-  absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
-    return Nobody();
-  }
   CancelCall TokenizeAsync(const wire::TokenizeRequest&, Tokenized done) override {
     std::move(done)(Nobody());
     return [] {};
