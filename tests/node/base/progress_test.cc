@@ -32,6 +32,14 @@ TEST_F(ProgressBarsTest, PrintsEachRowOnceWithoutATerminal) {
   EXPECT_EQ(Printed(), "  node-1   1.0 KiB\n  node-10  3.0 MiB\n");
 }
 
+TEST_F(ProgressBarsTest, AlignsWideNames) {
+  ProgressBars bars(file_.get(), /*terminal=*/false, {"台所", "Küche"});
+  bars.Update(0, 1, 1);
+  bars.Update(1, 1, 1);
+  bars.Finish();
+  EXPECT_EQ(Printed(), "  台所   1 B\n  Küche  1 B\n");
+}
+
 TEST_F(ProgressBarsTest, RedrawsInPlaceOnATerminal) {
   ProgressBars bars(file_.get(), /*terminal=*/true, {"a", "b"});
   bars.Update(0, 12, 24);

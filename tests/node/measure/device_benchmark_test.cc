@@ -76,6 +76,15 @@ TEST_F(DeviceBenchmarkTest, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
   EXPECT_EQ(Calls(), "probe\nprobe --device CPU --threads 2\nprobe --device GPU0 --threads 2\n");
 }
 
+TEST_F(DeviceBenchmarkTest, MeasuresNoDeviceWhoseSpeedIsPresumed) {
+  DeviceBenchmark::Options options = Options();
+  options.presumed.emplace().set_op_s(0.5);
+  const auto devices = RunToTheEnd(std::move(options));
+  ASSERT_THAT(devices, SizeIs(2));
+  for (const wire::DeviceInfo& device : devices) EXPECT_EQ(device.speed().op_s(), 0.5);
+  EXPECT_EQ(Calls(), "probe\n");
+}
+
 // As after an upgrade that is half done.
 TEST_F(DeviceBenchmarkTest, AProcessThatCannotBeStartedIsTriedAgain) {
   DeviceBenchmark::Options options = Options();
