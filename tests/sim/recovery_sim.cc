@@ -377,9 +377,9 @@ std::string RecoverySim::Counts::ToString() const {
   return absl::StrCat(requests, " requests: ", complete, " complete, ", refused, " refused, ",
                       failed, " failed, ", stopped, " stopped, ", gone, " whose node went; ",
                       tokens, " tokens, ", recoveries, " recoveries, ", reloads, " reloads, ", kept,
-                       " stages kept, ", resumed, " resumed, ", doubled, " messages doubled, ",
-                       strays, " late steps refused, ", moves, " moves, ", moves_by_reload,
-                       " moves by a reload, ", drains, " drains, ", holds, " holds");
+                      " stages kept, ", resumed, " resumed, ", doubled, " messages doubled, ",
+                      strays, " late steps refused, ", moves, " moves, ", moves_by_reload,
+                      " moves by a reload, ", drains, " drains, ", holds, " holds");
 }
 
 void RecoverySim::CheckEnded() {
