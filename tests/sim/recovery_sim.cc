@@ -254,7 +254,7 @@ void RecoverySim::Drain(size_t n) {
   processes_.In(*leader, cluster_.now_us(), [this, by = *leader, n] {
     nodes_[by].coordinator->Drain(
         n, [this, by, n, start = processes_.start(n)](const absl::Status& drained) {
-          cluster_.Note(absl::StrCat("node ", n, " is drained: ", drained.ToString()));
+          cluster_.Note(absl::StrCat("node ", n, " is drained: ", drained.message()));
           // A node that was started again meanwhile takes stages again.
           if (!drained.ok() || !processes_.IsAlive(n, start) || !nodes_[n].host->draining()) return;
           if (!nodes_[by].coordinator->UsesNode(cluster_.IdOf(n).ToHex())) return;

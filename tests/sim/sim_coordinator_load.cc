@@ -306,7 +306,7 @@ void SimCoordinator::Deploy(const LoadingPtr& loading) {
 void SimCoordinator::OnDeployed(const LoadingPtr& loading, const DeploymentPtr& deployment,
                                 const absl::Status& status) {
   if (status.ok()) return loading->then(deployment);
-  cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
+  cluster().Note(absl::StrCat("it was not loaded: ", status.message()));
   const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment->planned(), status);
   bool was_there = models_.Has(deployment);
   if (loading->instead_of != nullptr) {
@@ -340,7 +340,7 @@ void SimCoordinator::Recover(const DeploymentPtr& lost, std::function<void()> th
     RecoverNow(lost, [this, lost, was_recovering, lost_a_node, end](const absl::Status& status) {
       const bool gave_up = !status.ok() && !stopping_ && models_.Has(lost) && is_leader();
       if (gave_up && !WaitsForReturn(*lost, was_recovering, lost_a_node, status)) {
-        cluster().Note(absl::StrCat("it cannot be recovered: ", status.ToString()));
+        cluster().Note(absl::StrCat("it cannot be recovered: ", status.message()));
         lost->Fail(status);
       }
       end();
@@ -388,7 +388,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost,
   reclaimer_.OnDeploymentEnded(Now());
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
   Carry(next, /*stays=*/true, [this, then](const absl::Status& status) {
-    cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
+    cluster().Note(absl::StrCat("loaded again: ", status.message()));
     if (status.ok()) rebalance_.OnChange(Now());
     then(absl::OkStatus());  // if it failed, the next deployment is to be recovered now
   });

@@ -186,7 +186,7 @@ void SimCoordinator::MigrateLive(const DeploymentPtr& from, PlannedPtr planned,
   const auto end = [this, next, migration, then](const absl::Status& loaded) {
     prepared_.reset();
     cluster().Note(
-        absl::StrCat("moved to epoch ", next->epoch().counter(), ": ", loaded.ToString()));
+        absl::StrCat("moved to epoch ", next->epoch().counter(), ": ", loaded.message()));
     if (loaded.ok()) ++moves_;
     if (!migration->UnloadsStaleStages(loaded, models_)) return then(loaded);
     UnloadStaleStages(next->planned(), [next, then, loaded] { then(loaded); });
