@@ -49,12 +49,12 @@ class SimGateway::RemoteGeneration final : public GenerationHandle {
   void Started(uint64_t number) { number_ = number; }
 
   void Cancel() override {
+    const auto attempt = attempt_.lock();  // the connection may hold it alone
     if (connection_ != nullptr) connection_->Close(0);
-    gateway_->options_.processes->After(gateway_->options_.node, kLocalCallUs,
-                                        [attempt = attempt_.lock()] {
-                                          if (attempt == nullptr) return;
-                                          attempt->OnBroken(absl::CancelledError("cancelled"));
-                                        });
+    if (attempt == nullptr) return;
+    gateway_->options_.processes->After(gateway_->options_.node, kLocalCallUs, [attempt] {
+      attempt->OnBroken(absl::CancelledError("cancelled"));
+    });
   }
   void Finish() override {
     if (number_ == 0) return Cancel();
