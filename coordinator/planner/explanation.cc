@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/planner/assignment.h"
-#include "coordinator/planner/exact/exact.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/problem/moe_hosts.h"
 #include "coordinator/planner/problem/solve.h"
@@ -22,8 +21,8 @@ namespace {
 constexpr double kGainMin = 0.02;
 constexpr size_t kHintsMax = 4;
 constexpr size_t kHintRunsMax = 4;  // runs for one order, where devices share
-constexpr double kHintWorkMax = 1e6;
-constexpr size_t kHintDevicesMax = 8;  // among which a hint plans again, exactly
+constexpr double kHintWorkMax = 1e7;
+constexpr size_t kHintDevicesMax = 8;  // among which a hint searches again
 constexpr size_t kHintTriesMax = 16;   // devices that hints are about
 
 struct Change {
@@ -225,12 +224,12 @@ PlanRequest Reduced(const PlanRequest& request, const std::vector<size_t>& devic
 }
 
 // The cost of the best plan that is found quickly; kNever when there is none.
-double Replan(const PlanRequest& request, bool exact) {
+double Replan(const PlanRequest& request, bool search) {
   const PlanProblem problem(request, StepOf(request));
   if (problem.candidates().empty()) return kNever;
   Solution solution;
-  if (exact) {
-    solution = SolveExact(problem, {.work_max = kHintWorkMax});
+  if (search) {
+    solution = SearchPlan(problem, kHintWorkMax);
   } else {
     // Too many to try all orders: keeps the present one.
     std::vector<size_t> sequence(problem.candidates().size());
@@ -270,7 +269,7 @@ std::vector<std::string> Hints(const PlanRequest& request, const PlanProblem& pr
     devices.push_back(problem.candidates()[piece.candidate].device);
   }
   const size_t n_used = devices.size();
-  const bool exact = n_used <= kHintDevicesMax;
+  const bool search = n_used <= kHintDevicesMax;
   // The fastest unused devices may join when something gets better.
   std::vector<size_t> others;
   for (size_t c = 0; c < problem.candidates().size(); ++c) {
@@ -288,7 +287,7 @@ std::vector<std::string> Hints(const PlanRequest& request, const PlanProblem& pr
 
   std::vector<std::pair<double, std::string>> gains;
   const auto offer = [&](const PlanRequest& better, const std::string& what) {
-    const double now = Replan(better, exact);
+    const double now = Replan(better, search);
     if (now < cost * (1 - kGainMin)) {
       gains.emplace_back(
           now, absl::StrFormat("%s: %s would take %s or less instead of %s (%.0f %% less)", what,

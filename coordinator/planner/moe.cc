@@ -141,9 +141,6 @@ MoePlan PlaceMoe(const PlanRequest& request,
     }
     if (helps) joined.push_back(better);
   }
-  // Not every distribution of the experts was tried.
-  best.plan.solution.is_exact = false;
-  best.plan.solution.gap = 1;
   return std::move(best.plan);
 }
 

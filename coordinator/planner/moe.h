@@ -4,9 +4,9 @@
 // with a few whole layers. Internal to the planner; pure functions; any thread.
 //
 // Tries every node with both kinds of device alone, and then the best of these together with each
-// other one, as long as it helps: exact for one such node, not for several. A try has the experts
-// of all layers of that node in its CPU's memory; the final plan only those of as many layers as
-// would not fit otherwise, the first ones of the stage.
+// other one, as long as it helps. A try has the experts of all layers of that node in its CPU's
+// memory; the final plan only those of as many layers as would not fit otherwise, the first ones of
+// the stage.
 #pragma once
 
 #include <cstddef>

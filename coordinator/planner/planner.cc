@@ -7,14 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/planner/assignment.h"
-#include "coordinator/planner/exact/exact.h"
 #include "coordinator/planner/explanation.h"
 #include "coordinator/planner/kept_stages.h"
 #include "coordinator/planner/moe.h"
 #include "coordinator/planner/problem/moe_hosts.h"
 #include "coordinator/planner/problem/problem.h"
 #include "coordinator/planner/problem/solve.h"
-#include "coordinator/planner/search/anneal.h"
 #include "coordinator/planner/search/search.h"
 #include "shard/engine/activation_codec.h"
 
@@ -22,7 +20,6 @@ namespace strata {
 namespace {
 
 constexpr int kOwnCores = 1 << 24;  // more than any pool of cores has for a number
-constexpr double kSeedWork = 1e7, kSeedAnnealWork = 1.5e7;
 constexpr uint32_t kContextMax = 1 << 26, kSequencesMax = 4096, kBatchMax = 1 << 16;
 
 absl::Status Check(const PlanRequest& request) {
@@ -89,24 +86,6 @@ absl::Status Check(const PlanRequest& request) {
   return sendable.ok()
              ? sendable
              : absl::InvalidArgumentError(absl::StrCat("--activations: ", sendable.message()));
-}
-
-bool Shares(const PlanProblem::Candidate& c) {
-  return c.memory_pool != kOwnPool || c.bandwidth_pool != kOwnPool || c.cores_pool != kOwnPool;
-}
-
-Solution Solve(const PlanProblem& problem) {
-  const size_t n = problem.candidates().size();
-  if (n == 0) return {};
-  if (n > kExactDevicesMax || problem.request().search_only) return SearchPlan(problem);
-  // A plan that is found quickly lets the exact planner prune everything that is worse.
-  Pieces known = SearchPlan(problem, kSeedWork).pieces;
-  const auto& candidates = problem.candidates();
-  if (std::any_of(candidates.begin(), candidates.end(), Shares)) {
-    known = Anneal(problem,
-                   {.aim = AimOf(problem.request().objective), .work_max = kSeedAnnealWork}, known);
-  }
-  return SolveExact(problem, {.known = known});
 }
 
 StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& stages,
@@ -189,8 +168,6 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
   Plan plan;
   plan.objective = request.objective;
   plan.batch = problem.step().rows;
-  plan.is_exact = solution.is_exact;
-  plan.gap = solution.gap;
   plan.is_by_hand = !request.assignments.empty();
   const Pieces& pieces = solution.pieces;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -246,15 +223,13 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   const MoePlan placed = PlaceMoe(request, [&](const PlanProblem& problem) {
     Solution solution;
     if (request.assignments.empty()) {
-      solution = Solve(problem);
+      solution = SearchPlan(problem);
       if (!solution.found() && why.ok()) why = DoesNotFit(problem);
       return solution;
     }
     absl::StatusOr<Pieces> pieces = AssignedPieces(problem);
     if (!pieces.ok() && why.ok()) why = pieces.status();
     if (pieces.ok()) solution.pieces = *std::move(pieces);
-    solution.is_exact = false;
-    solution.gap = 1;
     return solution;
   });
   if (!placed.solution.found()) return why;
@@ -272,8 +247,6 @@ absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request,
   if (solution.pieces.empty()) {
     return absl::NotFoundError("there is no room for the other layers around the loaded stages");
   }
-  solution.is_exact = false;
-  solution.gap = 1;
   PlanRequest plain = request;
   plain.with_hints = false;  // hints are about new plans
   // Stages of one device take turns.

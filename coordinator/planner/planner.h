@@ -2,11 +2,8 @@
 // time (costs/cost_model.h) among those that fit. Pure; any thread; takes up to seconds of compute,
 // so never on a loop.
 //
-// Up to kExactDevicesMax devices the result is exact, with a proof (exact/exact.h): dynamic
-// programming over subsets of devices, where the devices of a machine that share memory, bandwidth
-// or cores are one step. Where the proof would take too long, Plan::gap bounds the distance.
-// Above that it is a bounded search over orders of devices (search/search.h). Same request, same
-// plan.
+// It is a bounded search over orders of devices (search/search.h): within half a per cent of the
+// best plan where the best is known (README.md). Same request, same plan.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +14,6 @@
 #include "coordinator/planner/problem/plan.h"
 
 namespace strata {
-
-inline constexpr size_t kExactDevicesMax = 12;
 
 // kInvalidArgument: the request contradicts itself, or names a node, device or layer that is not
 // there, by name; kFailedPrecondition: an assignment that the architecture does not allow, or no

@@ -32,8 +32,6 @@ std::string PlanReport(const ModelFile& model, const PlanRequest& request, const
       request.cache.n_seqs, request.cache.n_seqs == 1 ? " sequence of " : " sequences of ",
       request.cache.n_ctx, " positions, ", CellsText(request.cache),
       plan.is_by_hand ? "placed by hand" : absl::StrCat("for ", ObjectiveName(plan.objective)),
-      plan.is_by_hand || plan.is_exact ? ""
-                                       : " (the best found; there are too many plans to try all)",
       "\n\n");
   std::vector<std::vector<std::string>> rows = {
       {"STAGE", "DEVICE", "LAYERS", "WEIGHTS", "CACHE", "COMPUTE", "HOP TO IT"}};
@@ -102,7 +100,6 @@ std::string PlanJson(const ModelFile& model, const PlanRequest& request, const P
         {"tensor_bytes", model.tensor_bytes()}}},
       {"objective", ObjectiveName(plan.objective)},
       {"by_hand", plan.is_by_hand},
-      {"exact", plan.is_exact},
       {"ctx", request.cache.n_ctx},
       {"seqs", request.cache.n_seqs},
       {"kv_cells", request.cache.cells()},

@@ -116,7 +116,6 @@ struct PlanRequest {
   std::vector<Reserve> reserve;         // kept free in each memory of the node, once
   std::vector<Assignment> assignments;  // not empty: exactly these stages, in layer order
   bool with_hints = true;               // fill Plan::hints; plans some 10 times more
-  bool search_only = false;             // bounded search even where exact is possible (tests)
 
   const PlanLink& Link(size_t from, size_t to) const { return links[from * nodes.size() + to]; }
   wire::ActivationType SentAs(size_t from, size_t to, uint32_t rows) const;
@@ -161,11 +160,7 @@ struct Plan {
   std::vector<PlannedStage> stages;  // in layer order
   double back_s = 0;                 // hop from the last stage to the coordinator
   std::array<StepTime, kPlanBatches.size()> times;
-  StepTime prompt;        // batch: kPlanChunkTokens consecutive tokens of one prompt
-  bool is_exact = false;  // no plan is better by the cost model; false: the best that was found
-  // A bound: no plan's objective is less than this one's by more than this share of it. 0 when
-  // exact, 1 when nothing is known.
-  double gap = 1;
+  StepTime prompt;  // batch: kPlanChunkTokens consecutive tokens of one prompt
   bool is_by_hand = false;
   std::vector<DeviceLine> devices;
   std::vector<std::string> hints;  // gains of more memory or faster links, the largest first

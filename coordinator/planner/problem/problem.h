@@ -75,9 +75,8 @@ class PlanProblem {
 
   double StageSeconds(const Piece& piece) const;
   double StageMemorySeconds(const Piece& piece) const;
-  uint64_t StageBytes(size_t begin, size_t end) const;         // weights, cache, compute buffer
-  uint64_t StageBytes(const Piece& piece) const;               // the part on its device
-  uint64_t StageFixedBytes() const { return compute_bytes_; }  // that do not depend on its layers
+  uint64_t StageBytes(size_t begin, size_t end) const;  // weights, cache, compute buffer
+  uint64_t StageBytes(const Piece& piece) const;        // the part on its device
   // The bytes of a pool, after the reserves of the nodes that use it.
   uint64_t PoolBytes(int pool) const { return pool_bytes_[static_cast<size_t>(pool)]; }
 

@@ -359,11 +359,7 @@ Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
       }
       // A cheaper solution may still be in the branches of these stages.
     }
-    if (runs >= options.runs_max) {
-      best.is_exact = false;
-      best.gap = best.found() ? 1 - next.solution.cost / best.cost : 1;
-      break;
-    }
+    if (runs >= options.runs_max) break;
     for (const Limits& branch :
          Divide(problem, aim, next.limits, next.solution.pieces, best.cost)) {
       offer(branch);
@@ -377,18 +373,15 @@ Solution SolveObjective(const PlanProblem& problem, const SharedOptions& options
   if (problem.request().objective == Objective::kLatency) {
     return SolveShared(problem, Aim::kSum, limits, options, relaxed);
   }
-  Solution fastest = SolveShared(problem, Aim::kMax, limits, options, relaxed);
+  const Solution fastest = SolveShared(problem, Aim::kMax, limits, options, relaxed);
   if (!fastest.found()) return fastest;
   const double slowest_s = fastest.cost * (1 + kRounding);
   for (Caps& caps : limits.caps) caps.seconds = slowest_s;
   limits.hop_s = limits.pool_s = slowest_s;
   SharedOptions again = options;
   again.known = fastest.pieces;
-  Solution shortest = SolveShared(problem, Aim::kSum, limits, again, relaxed);
-  if (!shortest.found()) return fastest;
-  shortest.is_exact = shortest.is_exact && fastest.is_exact;
-  shortest.gap = fastest.gap;
-  return shortest;
+  const Solution shortest = SolveShared(problem, Aim::kSum, limits, again, relaxed);
+  return shortest.found() ? shortest : fastest;
 }
 
 }  // namespace strata

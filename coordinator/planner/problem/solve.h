@@ -1,5 +1,5 @@
 // Costs and limits of given stages, and the cheapest stages for one given order of devices. Over
-// all orders: exact/exact.h and search/search.h. Internal to the planner; pure; any thread.
+// all orders: search/search.h. Internal to the planner; pure; any thread.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,6 @@ Limits NoLimits(const PlanProblem& problem);
 struct Solution {
   double cost = kNever;
   Pieces pieces;
-  bool is_exact = true;  // the cheapest; false: the search was stopped early
-  double gap = 0;        // no solution costs less by more than this share of `cost`
   bool found() const { return !pieces.empty(); }
 };
 

@@ -26,6 +26,8 @@ constexpr double kSharedRunsMin = 16, kSharedRunsMax = 400;
 constexpr size_t kSearchPatience = 2;  // times the shortlist's size squared, without improvement
 constexpr size_t kKicksMax = 3;        // restarts from random orders when patience is exhausted
 
+constexpr double kWorkOfDevice = 1e7;  // at most; few devices have few orders
+
 using Order = std::vector<size_t>;  // of units
 
 class Search {
@@ -362,8 +364,6 @@ Solution Search::Run() {
                solution.pieces);
     solution.cost = CostOf(problem_, Aim::kSum, solution.pieces);
   }
-  solution.is_exact = false;
-  solution.gap = 1;
   return solution;
 }
 
@@ -371,6 +371,7 @@ Solution Search::Run() {
 
 Solution SearchPlan(const PlanProblem& problem, double work_max) {
   if (problem.candidates().empty()) return {};
+  work_max = std::min(work_max, kWorkOfDevice * static_cast<double>(problem.candidates().size()));
   Search units(problem, work_max / 2, /*alone=*/false, {});
   if (!units.has_pairs()) return Search(problem, work_max, /*alone=*/true, {}).Run();
   const Solution paired = units.Run();

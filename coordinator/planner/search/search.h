@@ -1,7 +1,7 @@
-// The planner's bounded search, for more devices than the exact planner can handle: shortlists of
-// devices that look good from several nodes, and a local search over their order, in which the
-// choice of devices and cuts for each order is exact (problem/solve.h). Deterministic. Internal to
-// the planner; pure; any thread.
+// A bounded search for the best plan: shortlists of devices that look good from several nodes, and
+// a local search over their order, in which the choice of devices and cuts for each order is exact
+// (problem/solve.h); then small changes at random (anneal.h). Deterministic: its work is counted
+// and not timed. Internal to the planner; pure; any thread.
 #pragma once
 
 #include "coordinator/planner/problem/problem.h"
@@ -10,7 +10,8 @@
 namespace strata {
 
 // Searches for the request's objective, in about `work_max` steps of the inner loops, some 3e8 a
-// second. is_exact is false. No pieces: no order that was tried can hold the model and has links.
+// second, and fewer where there are few devices. No pieces: no order that was tried can hold the
+// model and has links.
 inline constexpr double kSearchWorkMax = 6e8;
 Solution SearchPlan(const PlanProblem& problem, double work_max = kSearchWorkMax);
 

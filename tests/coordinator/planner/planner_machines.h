@@ -25,8 +25,7 @@ enum class Machines {
 
 struct MachinesOptions {
   Machines machines = Machines::kMacs;
-  double room = 1.5;    // memory of all, of what the model needs about
-  bool uneven = false;  // layers
+  double room = 1.5;  // memory of all, of what the model needs about
   uint32_t seed = 1;
 };
 

@@ -18,6 +18,10 @@
 namespace strata::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Le;
+
 constexpr double kNone = std::numeric_limits<double>::infinity();
 constexpr size_t kInstances = 2000;  // that some plan fits
 
@@ -305,59 +309,49 @@ bool IsTight(PlanRequest request, double cost) {
 
 void Print(const char* what, std::vector<double>* ratios) {
   std::sort(ratios->begin(), ratios->end());
-  std::printf("%zu %s: search / exact median %.4f, worst %.4f\n", ratios->size(), what,
+  std::printf("%zu %s: cost / least cost median %.6f, worst %.6f\n", ratios->size(), what,
               (*ratios)[ratios->size() / 2], ratios->back());
 }
 
-TEST(Planner, EqualsBruteForceAndSearchComesClose) {
+TEST(Planner, CostsWhatTheBestOfAllPlansCosts) {
   std::vector<double> ratios, tight_ratios;
-  size_t shared = 0, limited = 0, infeasible = 0;
+  size_t shared = 0, limited = 0, infeasible = 0, shortest = 0;
   for (uint32_t seed = 1; ratios.size() < kInstances; ++seed) {
     Instance instance;
     MakeInstance(seed, &instance);
-    PlanRequest& request = instance.request;
+    const PlanRequest& request = instance.request;
     ByForce force(request);
     force.Run();
 
-    const absl::StatusOr<Plan> exact = MakePlan(request);
+    const absl::StatusOr<Plan> plan = MakePlan(request);
     if (force.best().sum == kNone) {
       ++infeasible;
-      EXPECT_TRUE(absl::IsResourceExhausted(exact.status()) ||
-                  absl::IsFailedPrecondition(exact.status()))
-          << "seed " << seed << ": " << exact.status();
+      EXPECT_TRUE(absl::IsResourceExhausted(plan.status()) ||
+                  absl::IsFailedPrecondition(plan.status()))
+          << "seed " << seed << ": " << plan.status();
       continue;
     }
-    ASSERT_TRUE(exact.ok()) << "seed " << seed << ": " << exact.status();
-    EXPECT_TRUE(exact->is_exact) << "seed " << seed;
-    EXPECT_EQ(exact->gap, 0) << "seed " << seed;
-    const std::vector<Stage> stages = StagesOf(*exact);
+    ASSERT_TRUE(plan.ok()) << "seed " << seed << ": " << plan.status();
+    const std::vector<Stage> stages = StagesOf(*plan);
     ASSERT_TRUE(force.Fits(stages)) << "seed " << seed;
     const ByForce::Cost cost = force.CostOf(stages);
-    ASSERT_NEAR(cost.sum / force.best().sum, 1, 1e-6) << "seed " << seed;
-    ASSERT_NEAR(CostOf(request, cost) / CostOf(request, force.best()), 1, 1e-6) << "seed " << seed;
+    const double ratio = CostOf(request, cost) / CostOf(request, force.best());
+    EXPECT_THAT(ratio, AllOf(Ge(1 - 1e-6), Le(1.01))) << "seed " << seed;
+    shortest += cost.sum < force.best().sum * (1 + 1e-6);
     shared += !request.memory_pools.empty();
     limited += std::any_of(request.nodes.begin(), request.nodes.end(),
                            [](const PlanNode& node) { return !node.fetch_bytes.empty(); });
-
-    request.search_only = true;
-    const absl::StatusOr<Plan> found = MakePlan(request);
-    ASSERT_TRUE(found.ok()) << "seed " << seed << ": " << found.status();
-    ASSERT_TRUE(force.Fits(StagesOf(*found))) << "seed " << seed;
-    const double ratio = CostOf(request, force.CostOf(StagesOf(*found))) / CostOf(request, cost);
-    EXPECT_LE(ratio, 1.10) << "seed " << seed;
     ratios.push_back(ratio);
-    request.search_only = false;
     if (IsTight(request, CostOf(request, cost))) tight_ratios.push_back(ratio);
   }
   EXPECT_GT(shared, kInstances / 2);
   EXPECT_GT(limited, kInstances / 20);
   EXPECT_GT(tight_ratios.size(), kInstances / 10);
   EXPECT_GT(infeasible, kInstances / 50);
+  EXPECT_GT(shortest, kInstances - kInstances / 200);  // of those with the least maximum
   std::printf("%zu more do not fit, %zu share memory\n", infeasible, shared);
   Print("plans", &ratios);
   Print("of these where sharing costs something", &tight_ratios);
-  EXPECT_LE(ratios[ratios.size() / 2], 1.02);
-  EXPECT_LE(tight_ratios[tight_ratios.size() / 2], 1.02);
 }
 
 // Two machines whose two devices each share bandwidth or cores and have a memory of their own, that
@@ -399,7 +393,7 @@ void MakeKeptInstance(uint32_t seed, Instance* instance) {
   request.links.assign(4, {.round_trip_s = latency_s, .bytes_per_s = 1e9});
 }
 
-TEST(Planner, EqualsBruteForceWhereLayersKeepWhatTheyDoNotRead) {
+TEST(Planner, CostsTheLeastWhereLayersKeepWhatTheyDoNotRead) {
   size_t compared = 0;
   for (uint32_t seed = 1; compared < kInstances / 40; ++seed) {
     Instance instance;
@@ -411,10 +405,9 @@ TEST(Planner, EqualsBruteForceWhereLayersKeepWhatTheyDoNotRead) {
     ++compared;
     const absl::StatusOr<Plan> plan = MakePlan(request);
     ASSERT_TRUE(plan.ok()) << "seed " << seed << ": " << plan.status();
-    EXPECT_TRUE(plan->is_exact) << "seed " << seed;
     const ByForce::Cost cost = force.CostOf(StagesOf(*plan));
-    EXPECT_NEAR(cost.max / force.best().max, 1, 1e-6) << "seed " << seed;
-    EXPECT_NEAR(cost.sum / force.best().sum, 1, 1e-6) << "seed " << seed;
+    EXPECT_LE(cost.max, force.best().max * (1 + 1e-6)) << "seed " << seed;
+    EXPECT_LE(cost.sum, force.best().sum * 1.01) << "seed " << seed;
   }
 }
 
