@@ -313,7 +313,7 @@ Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
       best.pieces = pieces;
     }
   };
-  const auto solve = [&](Limits tried) {
+  const auto solve = [&](const Limits& tried) {
     ++runs;
     Solution solution = relaxed(aim, tried);
     if (solution.found()) keep(solution.pieces);
@@ -373,7 +373,7 @@ Solution SolveObjective(const PlanProblem& problem, const SharedOptions& options
   if (problem.request().objective == Objective::kLatency) {
     return SolveShared(problem, Aim::kSum, limits, options, relaxed);
   }
-  const Solution fastest = SolveShared(problem, Aim::kMax, limits, options, relaxed);
+  Solution fastest = SolveShared(problem, Aim::kMax, limits, options, relaxed);
   if (!fastest.found()) return fastest;
   const double slowest_s = fastest.cost * (1 + kRounding);
   for (Caps& caps : limits.caps) caps.seconds = slowest_s;

@@ -103,6 +103,17 @@ std::vector<Event> Script(const CacheAbility& ability, bool has_window, int32_t 
           Batch("after copy", Together({SlotRows(0, next, 1, v), SlotRows(3, next, 1, v)})));
     }
   }
+  // Slots with others between them: stages exchange their streams after some steps.
+  int32_t far = next;  // position of slot 3
+  if (!ability.copy) {
+    script.push_back(Batch("prompt of the last slot", SlotRows(3, 0, 21, v)));
+    far = 21;
+  }
+  for (int i = 0; i < 8; ++i, ++next, ++far) {
+    script.push_back(Batch("decodes of distant slots",
+                           Together({SlotRows(0, next, 1, v), SlotRows(3, far, 1, v)})));
+  }
+  script.push_back(Batch("between them", Together({SlotRows(2, 11, 2, v), SlotRows(1, 5, 1, v)})));
   if (ability.trim) {
     // Into a window that is still cached.
     const int32_t begin = has_window ? next - 3 : 30;
