@@ -28,10 +28,10 @@ using ::testing::HasSubstr;
 
 class DrainWithoutRoomBeside : public TwoNodes {
  protected:
-  // With these caches a stage needs 79 MiB for each layer and 300 MiB besides: the attic has room
+  // With these caches a stage needs 79 MiB for each layer and 120 MiB besides: the attic has room
   // for all layers, but not for the cellar's beside its own; the loft for half of them.
-  static constexpr char kAtticBytes[] = "800MiB";
-  static constexpr char kLoftBytes[] = "600MiB";
+  static constexpr char kAtticBytes[] = "650MiB";
+  static constexpr char kLoftBytes[] = "450MiB";
   static void Load(CoordinatorClient* client, bool hold) {
     wire::LoadModelRequest request;
     request.mutable_source()->set_path(STRATA_DEMO_MODEL);
