@@ -80,7 +80,8 @@ WorkerDeath DeathFromExit(const ChildExit& exit) {
   death.code = SaysOutOfMemory(exit.last_words) ? absl::StatusCode::kResourceExhausted
                                                 : absl::StatusCode::kAborted;
   death.of_machine_memory =
-      exit.signal == SIGKILL || absl::StrContains(exit.last_words, "bad_alloc");
+      exit.signal == SIGKILL || absl::StrContains(exit.last_words, "bad_alloc") ||
+      absl::StrContains(exit.last_words, "ggml_aligned_malloc: insufficient memory");
   if (exit.signal == 0) {
     death.what = "exited";
     death.how = absl::StrCat("status ", exit.code);

@@ -10,6 +10,7 @@ namespace strata {
 bool SaysOutOfMemory(absl::string_view words) {
   return absl::StrContains(words, "bad_alloc") ||
          absl::StrContainsIgnoreCase(words, "out of memory") ||
+         absl::StrContains(words, "insufficient memory") ||     // ggml, which aborts then
          absl::StrContains(words, "ErrorOutOfDeviceMemory") ||  // Vulkan
          absl::StrContains(words, "ErrorOutOfHostMemory") ||
          absl::StrContainsIgnoreCase(words, "cannot allocate memory");

@@ -78,8 +78,12 @@ uint32_t EvenBatch(uint32_t n_batch, uint32_t n_seq_max, uint32_t n_ctx) {
 llama_context_params ContextParams(const Slice& slice, const StageOptions& options,
                                    const llama_model* model) {
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max));
   params.kv_unified = SharesCache(options.cache, options.n_ctx, options.n_seq_max);
+  // A stream is padded by libllama, too, which warns of it.
+  params.n_ctx =
+      params.kv_unified
+          ? static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max))
+          : GGML_PAD(options.n_ctx, 256) * options.n_seq_max;
   params.n_seq_max = options.n_seq_max;
   params.n_batch = EvenBatch(options.n_batch, params.n_seq_max, params.n_ctx);
   params.n_ubatch = params.n_batch;  // one graph for a step: its rows come out in their order

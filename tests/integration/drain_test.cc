@@ -126,7 +126,9 @@ TEST_F(DrainWithoutRoomBeside, ALeasedModelMovesThoughNobodyWaitsForTheDrain) {
   const auto client = Client();
   ASSERT_NO_FATAL_FAILURE(Load(client.get(), /*hold=*/true));
   ASSERT_NO_FATAL_FAILURE(DrainInTwoTries(/*is_interrupted=*/true));
-  EXPECT_TRUE(Eventually([this] { return Stages() == std::vector<size_t>{1, 0, 1}; }));
+  EXPECT_TRUE(Eventually([this] { return Stages() == std::vector<size_t>{1, 0, 1}; }))
+      << ::testing::PrintToString(Stages()) << "\n"
+      << nodes_[0]->err();
   client->Release();
   EXPECT_TRUE(Eventually([this] { return Stages() == std::vector<size_t>{0, 0, 0}; }));
 }

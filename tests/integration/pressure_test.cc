@@ -24,8 +24,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kModel[] = STRATA_DEMO_MODEL;
-// The whole model needs 0.6 GB so, of which most are its caches.
-const std::vector<std::string> kLarge = {"--ctx",          "20000", "--seqs",         "4",
+// The whole model needs 1.6 GB so, of which most are its caches.
+const std::vector<std::string> kLarge = {"--ctx",          "60000", "--seqs",         "4",
                                          "--cache-type-k", "f32",   "--cache-type-v", "f32"};
 
 // A process's writable memory, as RLIMIT_DATA counts it.
@@ -68,7 +68,7 @@ class Pressure : public TwoNodes {
 };
 
 TEST_F(Pressure, TheLayersArePlacedAgainWithWhatThereIs) {
-  for (size_t node : {0, 1}) ASSERT_NO_FATAL_FAILURE(Limit(node, 500ull << 20));
+  for (size_t node : {0, 1}) ASSERT_NO_FATAL_FAILURE(Limit(node, 1230ull << 20));
   const auto load = Strata(0, Load({}));
   EXPECT_EQ(load->ExitStatus(), 0) << load->err();
   EXPECT_THAT(load->err(), AllOf(HasSubstr("not enough memory on CPU: the stage needs"),

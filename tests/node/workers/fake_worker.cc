@@ -40,6 +40,10 @@ void Misbehave(const std::string& how) {
     fprintf(stderr, "terminate called after throwing an instance of 'std::bad_alloc'\n");
     abort();
   }
+  if (how == "ggml_malloc") {
+    fprintf(stderr, "ggml_aligned_malloc: insufficient memory (attempted to allocate 19 MB)\n");
+    abort();
+  }
   if (how == "segv") {
     signal(SIGSEGV, SIG_DFL);  // a sanitizer would report it and exit
     raise(SIGSEGV);

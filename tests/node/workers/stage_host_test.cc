@@ -201,7 +201,7 @@ TEST(StageHost, GivesAStageTheMemoryThatOthersLeaveOfTheLimit) {
 
 TEST(StageHost, AWorkerKilledForMemoryWhileLoadingIsAShortage) {
   RunningNode node(FAKE_WORKER);
-  for (const char* how : {"kill", "bad_alloc"}) {
+  for (const char* how : {"kill", "bad_alloc", "ggml_malloc"}) {
     const absl::Status status = node.LoadStage(Spec(how)).status;
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     // Of the machine's memory, whatever the worker's device.

@@ -15,9 +15,11 @@ using ::testing::HasSubstr;
 
 TEST(FromLlamaException, MissingMemoryIsResourceExhausted) {
   EXPECT_THAT(FromLlamaException(std::bad_alloc()), StatusIs(absl::StatusCode::kResourceExhausted));
-  for (const char* words : {"vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
-                            "vk::Queue::submit: ErrorOutOfHostMemory", "CUDA error: out of memory",
-                            "mmap: Cannot allocate memory"}) {
+  for (const char* words :
+       {"vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
+        "vk::Queue::submit: ErrorOutOfHostMemory", "CUDA error: out of memory",
+        "mmap: Cannot allocate memory",
+        "ggml_aligned_malloc: insufficient memory (attempted to allocate 19 MB)"}) {
     EXPECT_THAT(FromLlamaException(std::runtime_error(words)),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(words)));
   }
