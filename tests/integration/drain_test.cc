@@ -28,17 +28,17 @@ using ::testing::HasSubstr;
 
 class DrainWithoutRoomBeside : public TwoNodes {
  protected:
-  // With these caches a stage needs 79 MiB for each layer and 120 MiB besides: the attic has room
+  // With these caches a stage needs 158 MiB for each layer and 140 MiB besides: the attic has room
   // for all layers, but not for the cellar's beside its own; the loft for half of them.
-  static constexpr char kAtticBytes[] = "650MiB";
-  static constexpr char kLoftBytes[] = "450MiB";
+  static constexpr char kAtticBytes[] = "1160MiB";
+  static constexpr char kLoftBytes[] = "850MiB";
   static void Load(CoordinatorClient* client, bool hold) {
     wire::LoadModelRequest request;
     request.mutable_source()->set_path(STRATA_DEMO_MODEL);
     request.set_hold(hold);
     wire::PlacementOptions& placement = *request.mutable_placement();
     placement.set_assign("attic=0,cellar=1-5");
-    placement.set_n_ctx(20'000);
+    placement.set_n_ctx(40'000);
     placement.set_n_seqs(4);
     placement.mutable_cache()->set_type_k("f32");
     placement.mutable_cache()->set_type_v("f32");
