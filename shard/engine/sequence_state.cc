@@ -202,6 +202,7 @@ class Writer {
   void Add(const Of& of) {
     const Block& first = of(*parts_[0].state);
     out_.append(first.head);
+    if (first.data.empty()) return;  // of any number of runs
     for (uint64_t run = 0; run < first.n_runs; ++run) {
       for (const Part& part : parts_) AppendRun(of(*part.state), run, part.cells);
     }
@@ -214,7 +215,6 @@ class Writer {
  private:
   // The cells of one of the block's runs.
   void AppendRun(const Block& block, uint64_t run, absl::Span<const uint32_t> cells) {
-    if (block.data.empty()) return;
     const uint64_t run_bytes = block.data.size() / block.n_runs;
     const absl::string_view data = block.data.substr(run * run_bytes, run_bytes);
     for (size_t i = 0; i < cells.size();) {
