@@ -151,6 +151,7 @@ TEST_F(RequestRouterTest, ARequestRunsWhereANodeCoordinates) {
   EXPECT_EQ(runner_.dispatches, 2);
   EXPECT_EQ(runner_.ticks, 0);
   EXPECT_EQ(router_.waiting(), 0u);
+  runner_.calls[0]->Refuse(absl::NotFoundError("no model"));
 }
 
 TEST_F(RequestRouterTest, OneDispatchIsAskedForAllThatCome) {
@@ -281,6 +282,7 @@ TEST_F(RequestRouterTest, ARequestWaitsForAModelThatANewCoordinatorMayLoad) {
   runner_.SetHere(loading, /*may_reload=*/false);
   Generate();
   EXPECT_THAT(runner_.calls, SizeIs(2));
+  for (const auto& call : runner_.calls) call->Refuse(absl::NotFoundError("no model"));
 }
 
 TEST_F(RequestRouterTest, ARequestThatHadBegunWaitsUntilItsModelIsLoaded) {
