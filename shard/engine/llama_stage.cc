@@ -22,6 +22,14 @@ int PositionsPerRow(const llama_model* model) {
   return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE ? 4 : 1;
 }
 
+// Each slot of the batch once, in rising order.
+std::vector<int32_t> SlotsOf(const Stage::Batch& batch) {
+  std::vector<int32_t> slots(batch.slots.begin(), batch.slots.end());
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  return slots;
+}
+
 absl::Status CheckLength(absl::string_view field, size_t length, size_t expected) {
   if (length == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -234,21 +242,25 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   return absl::OkStatus();
 }
 
+std::vector<std::vector<uint32_t>> LlamaStage::GroupsOf(const Batch& batch) const {
+  const size_t n = batch.slots.size();
+  if (!config_.has_equal_graphs) {
+    std::vector<uint32_t> rows(n);
+    std::iota(rows.begin(), rows.end(), 0);
+    return {std::move(rows)};
+  }
+  std::vector<int32_t> sequences(n);
+  for (size_t i = 0; i < n; ++i) sequences[i] = Sequence(batch.slots[i]);
+  return EqualGroups(sequences);
+}
+
 absl::Status LlamaStage::RunAll(const Batch& batch) {
   const size_t n = batch.positions.size();
   if (!config_.facts.is_last) {
     out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
   }
   if (absl::Status status = GatherStreams(batch); !status.ok()) return status;
-  std::vector<std::vector<uint32_t>> groups;
-  if (config_.has_equal_graphs) {
-    std::vector<int32_t> sequences(n);
-    for (size_t i = 0; i < n; ++i) sequences[i] = Sequence(batch.slots[i]);
-    groups = EqualGroups(sequences);
-  } else {
-    groups.emplace_back(n);
-    std::iota(groups[0].begin(), groups[0].end(), 0);
-  }
+  const std::vector<std::vector<uint32_t>> groups = GroupsOf(batch);
   for (const std::vector<uint32_t>& rows : groups) {
     absl::Status status;
     try {
@@ -272,18 +284,16 @@ absl::Status LlamaStage::GatherStreams(const Batch& batch) {
   // Another processor's memory is read and written that many times faster than moved to the host.
   constexpr uint64_t kDeviceFactor = 16;
   if (!config_.has_streams || has_pending_edits_) return absl::OkStatus();
-  std::vector<int32_t> slots(batch.slots.begin(), batch.slots.end());
-  std::sort(slots.begin(), slots.end());
-  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  const std::vector<int32_t> slots = SlotsOf(batch);
   const uint32_t runs = streams_.RunsOf(slots);
   if (runs <= 1) return absl::OkStatus();
   const Facts& facts = config_.facts;
   std::vector<uint64_t> bytes(facts.n_seq_max);
   for (size_t slot = 0; slot < bytes.size(); ++slot) {
     const uint64_t share = facts.kv_bytes / facts.n_seq_max;
-    bytes[slot] = SplitsCaches()    ? share * static_cast<uint64_t>(next_[slot]) / facts.n_ctx
-                  : next_[slot] > 0 ? share
-                                    : 0;
+    bytes[slot] = KeepsEveryPosition() ? share * static_cast<uint64_t>(next_[slot]) / facts.n_ctx
+                  : next_[slot] > 0    ? share
+                                       : 0;
   }
   const SlotStreams::Plan plan = streams_.Gather(slots, bytes);
   // All bytes are read and written twice.
@@ -310,13 +320,11 @@ absl::Status LlamaStage::Synchronize() {
 bool LlamaStage::BeginLookahead(const Batch& batch) {
   UndoLookahead();
   const Facts& facts = config_.facts;
-  const bool is_reversible = config_.ability.trim && llama_model_n_swa(model_.get()) <= 0;
-  // The logits of several graphs must be read between them.
-  const bool is_one_graph = !config_.has_equal_graphs || EqualGroups(batch.slots).size() == 1;
-  if (!config_.is_async || !facts.is_first || !facts.is_last || !is_reversible || !is_one_graph ||
+  if (!config_.is_async || !facts.is_first || !facts.is_last || !KeepsEveryPosition() ||
       has_pending_edits_ || !Check(batch).ok()) {
     return false;
   }
+  if (GroupsOf(batch).size() > 1) return false;  // their logits must be read between them
   lookahead_.tokens.assign(batch.tokens.begin(), batch.tokens.end());
   lookahead_.positions.assign(batch.positions.begin(), batch.positions.end());
   lookahead_.slots.assign(batch.slots.begin(), batch.slots.end());
@@ -462,11 +470,8 @@ void LlamaStage::KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows)
 }
 
 absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
-  std::vector<int32_t> slots(batch.slots.begin(), batch.slots.end());
-  std::sort(slots.begin(), slots.end());
-  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   std::string lost;
-  for (int32_t slot : slots) {
+  for (const int32_t slot : SlotsOf(batch)) {
     const bool is_untouched = llama_memory_seq_pos_max(memory(), Sequence(slot)) < next_[slot];
     if (is_untouched || (HasWindowBefore(slot, next_[slot]) && TrimTo(slot, next_[slot]))) continue;
     absl::StrAppend(&lost, lost.empty() ? "" : ", ", slot);

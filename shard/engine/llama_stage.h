@@ -77,7 +77,7 @@ class LlamaStage final : public Stage {
   absl::Status Apply(const wire::KvEdit& edit) override;
   void Clear() override;
   Held SlotStateOf(int32_t slot) const override;
-  bool SplitsCaches() const override;
+  bool SplitsCaches() const override { return KeepsEveryPosition(); }
   absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
   absl::Status WriteCache(int32_t slot, const CachePart& part) override;
   const llama_vocab* vocab() const override;
@@ -89,6 +89,13 @@ class LlamaStage final : public Stage {
   absl::Status CheckMapped() const {
     return config_.mapped == nullptr ? absl::OkStatus() : config_.mapped->CheckUnchanged();
   }
+  // Each position has cells of its own, as neither recurrent states nor windows have: a cache can
+  // be rolled back, and split by positions.
+  bool KeepsEveryPosition() const {
+    return config_.ability.trim && llama_model_n_swa(model_.get()) <= 0;
+  }
+  // The rows of each graph.
+  std::vector<std::vector<uint32_t>> GroupsOf(const Batch& batch) const;
   // All rows, in one graph or several.
   absl::Status RunAll(const Batch& batch);
   // Waits until the device is done. Errors as of Decode().

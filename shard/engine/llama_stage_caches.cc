@@ -16,11 +16,6 @@ Stage::Held LlamaStage::SlotStateOf(int32_t slot) const {
   return {.version = versions_[slot], .positions = static_cast<uint32_t>(next_[slot])};
 }
 
-// Neither states nor windows can be split by positions.
-bool LlamaStage::SplitsCaches() const {
-  return config_.ability.trim && llama_model_n_swa(model_.get()) <= 0;
-}
-
 absl::StatusOr<std::string> LlamaStage::ReadState(int32_t slot) {
   LogCapture log;
   const size_t size = llama_state_seq_get_size(context_.get(), Sequence(slot));

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "absl/functional/function_ref.h"
 
 namespace strata {
 namespace {
@@ -156,18 +159,13 @@ int32_t PositionOf(const State& state, size_t cell) {
   return Load<int32_t>(state.cells, cell * CellBytes(state));
 }
 
-// The cells whose positions lie in [begin, end), by position.
-std::vector<uint32_t> CellsByPosition(const State& state, int64_t begin, int64_t end) {
-  const auto position = [&state](uint32_t cell) { return PositionOf(state, cell); };
-  std::vector<uint32_t> cells;
-  for (uint32_t cell = 0; cell < state.n_cells; ++cell) {
-    if (position(cell) >= begin && position(cell) < end) cells.push_back(cell);
-  }
-  std::ranges::stable_sort(cells, {}, position);
+// All cells, by position.
+std::vector<uint32_t> CellsByPosition(const State& state) {
+  std::vector<uint32_t> cells(state.n_cells);
+  std::iota(cells.begin(), cells.end(), 0);
+  std::ranges::stable_sort(cells, {}, [&](uint32_t cell) { return PositionOf(state, cell); });
   return cells;
 }
-
-constexpr int64_t kEveryPosition = int64_t{1} << 32;
 
 // Some cells of a state.
 struct Part {
@@ -258,35 +256,29 @@ bool HasLayersOf(const State& state, const State& first) {
          std::ranges::equal(state.values, first.values, same);
 }
 
-absl::Status NoMemory() {
-  return absl::ResourceExhaustedError("no memory to split or join a cache");
+absl::Status CannotBeSplit() {
+  return absl::UnimplementedError("the cache of this model cannot be split so");
 }
 
-// The state of some layers and positions. `n_layers` of 0: all layers.
-absl::StatusOr<std::string> SomeOf(absl::string_view bytes, uint32_t n_layers, LayerRange layers,
-                                   int64_t begin, int64_t end) {
+// The result of `make`; kResourceExhausted where it runs out of memory.
+absl::StatusOr<std::string> InMemory(absl::FunctionRef<absl::StatusOr<std::string>()> make) {
   try {
-    const std::optional<State> all = Read(bytes);
-    if (!all) return absl::UnimplementedError("the caches of this model cannot be split");
-    const auto n_all = static_cast<uint32_t>(all->keys.size());
-    if (n_layers == 0) n_layers = layers.end = n_all;
-    const Part part = {.state = &*all, .cells = CellsByPosition(*all, begin, end)};
-    const bool has_all = begin == -kEveryPosition
-                             ? !part.cells.empty()
-                             : begin < end && part.cells.size() == static_cast<size_t>(end - begin);
-    if (n_all != n_layers || layers.begin >= layers.end || layers.end > n_layers || !has_all) {
-      return absl::UnimplementedError("the cache has no such layers or positions");
-    }
-    Writer writer({&part, 1}, layers.size(), bytes.size());
-    for (const auto blocks : {&State::keys, &State::values}) {
-      for (uint32_t i = layers.begin; i < layers.end && !((*all).*blocks).empty(); ++i) {
-        writer.Add([&](const State& state) -> const Block& { return (state.*blocks)[i]; });
-      }
-    }
-    return writer.Take();
+    return make();
   } catch (const std::bad_alloc&) {
-    return NoMemory();
+    return absl::ResourceExhaustedError("no memory to split or join a cache");
   }
+}
+
+// The layers of all parts, which have the same. `bytes_max` as of Writer.
+std::string Write(absl::Span<const Part> parts, LayerRange layers, size_t bytes_max) {
+  Writer writer(parts, layers.size(), bytes_max);
+  for (const auto blocks : {&State::keys, &State::values}) {
+    const bool has_blocks = !(parts[0].state->*blocks).empty();
+    for (uint32_t i = layers.begin; i < layers.end && has_blocks; ++i) {
+      writer.Add([&](const State& state) -> const Block& { return (state.*blocks)[i]; });
+    }
+  }
+  return writer.Take();
 }
 
 absl::StatusOr<std::vector<State>> ReadAll(absl::Span<const absl::string_view> states) {
@@ -312,16 +304,33 @@ size_t TotalBytes(absl::Span<const absl::string_view> states) {
 
 absl::StatusOr<std::string> LayersOf(absl::string_view state, uint32_t n_layers,
                                      LayerRange layers) {
-  if (n_layers == 0) return absl::UnimplementedError("a cache without layers");
-  return SomeOf(state, n_layers, layers, -kEveryPosition, kEveryPosition);
+  return InMemory([&]() -> absl::StatusOr<std::string> {
+    const std::optional<State> all = Read(state);
+    if (!all || all->keys.size() != n_layers || layers.begin >= layers.end ||
+        layers.end > n_layers) {
+      return CannotBeSplit();
+    }
+    const Part part = {.state = &*all, .cells = CellsByPosition(*all)};
+    return Write({&part, 1}, layers, state.size());
+  });
 }
 
 absl::StatusOr<std::string> PositionsOf(absl::string_view state, uint32_t begin, uint32_t end) {
-  return SomeOf(state, 0, {}, begin, end);
+  return InMemory([&]() -> absl::StatusOr<std::string> {
+    const std::optional<State> all = Read(state);
+    if (!all || all->keys.empty() || begin >= end) return CannotBeSplit();
+    Part part = {.state = &*all, .cells = CellsByPosition(*all)};
+    std::erase_if(part.cells, [&](uint32_t cell) {
+      const int64_t position = PositionOf(*all, cell);
+      return position < begin || position >= end;
+    });
+    if (part.cells.size() != end - begin) return CannotBeSplit();
+    return Write({&part, 1}, {0, static_cast<uint32_t>(all->keys.size())}, state.size());
+  });
 }
 
 absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> states) {
-  try {
+  return InMemory([&]() -> absl::StatusOr<std::string> {
     const auto all = ReadAll(states);
     if (!all.ok()) return all.status();
     uint32_t n_layers = 0;
@@ -331,9 +340,7 @@ absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> state
       }
       n_layers += static_cast<uint32_t>(state.keys.size());
     }
-    const State& first = all->front();
-    const Part part = {.state = &first,
-                       .cells = CellsByPosition(first, -kEveryPosition, kEveryPosition)};
+    const Part part = {.state = &all->front(), .cells = CellsByPosition(all->front())};
     Writer writer({&part, 1}, n_layers, TotalBytes(states));
     for (const auto blocks : {&State::keys, &State::values}) {
       for (const State& state : *all) {
@@ -343,13 +350,11 @@ absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> state
       }
     }
     return writer.Take();
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  });
 }
 
 absl::StatusOr<std::string> JoinPositions(absl::Span<const absl::string_view> states) {
-  try {
+  return InMemory([&]() -> absl::StatusOr<std::string> {
     const auto all = ReadAll(states);
     if (!all.ok()) return all.status();
     std::vector<Part> parts;
@@ -360,19 +365,11 @@ absl::StatusOr<std::string> JoinPositions(absl::Span<const absl::string_view> st
       if (!follows || !HasLayersOf(state, all->front())) {
         return absl::InvalidArgumentError("a part of a cache does not follow the one before it");
       }
-      parts.push_back(
-          {.state = &state, .cells = CellsByPosition(state, -kEveryPosition, kEveryPosition)});
+      parts.push_back({.state = &state, .cells = CellsByPosition(state)});
     }
-    Writer writer(parts, static_cast<uint32_t>(all->front().keys.size()), TotalBytes(states));
-    for (const auto blocks : {&State::keys, &State::values}) {
-      for (size_t i = 0; i < (all->front().*blocks).size(); ++i) {
-        writer.Add([&](const State& state) -> const Block& { return (state.*blocks)[i]; });
-      }
-    }
-    return writer.Take();
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+    const auto n_layers = static_cast<uint32_t>(all->front().keys.size());
+    return Write(parts, {0, n_layers}, TotalBytes(states));
+  });
 }
 
 }  // namespace strata

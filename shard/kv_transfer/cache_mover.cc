@@ -247,11 +247,11 @@ class Mover {
   }
 
   absl::Status WriteArrived() {
-    const Arrived arrived = std::exchange(arrived_, {});
+    Arrived arrived = std::exchange(arrived_, {});
     if (arrived.parts.empty()) return absl::OkStatus();
     Stage::CachePart part = {.begin = arrived.begin, .end = arrived.end};
     if (arrived.parts.size() == 1) {
-      part.bytes = arrived.parts[0];
+      part.bytes = std::move(arrived.parts[0]);
     } else {
       const std::vector<absl::string_view> parts(arrived.parts.begin(), arrived.parts.end());
       auto joined = JoinPositions(parts);
