@@ -83,7 +83,7 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
   params.n_ctx =
       params.kv_unified
           ? static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max))
-          : GGML_PAD(options.n_ctx, 256) * options.n_seq_max;
+          : GGML_PAD(options.n_ctx, kCachePadPositions) * options.n_seq_max;
   params.n_seq_max = options.n_seq_max;
   params.n_batch = EvenBatch(options.n_batch, params.n_seq_max, params.n_ctx);
   params.n_ubatch = params.n_batch;  // one graph for a step: its rows come out in their order

@@ -24,6 +24,8 @@ struct CacheOptions {
 };
 
 inline constexpr uint32_t kCheckpointsMax = 1024;
+// libllama rounds the cells of a cache, or of a stream of it, up to a multiple of this.
+inline constexpr uint32_t kCachePadPositions = 256;
 
 CacheOptions CacheOptionsOf(const wire::CacheSpec& spec);
 

@@ -1,9 +1,9 @@
 #include "shard/model/experts.h"
 
+#include <optional>
+
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace strata {
 namespace {
@@ -19,12 +19,9 @@ bool IsExpertTensor(absl::string_view name) {
 uint64_t ExpertBytes(const GgufHeader& header, LayerRange layers) {
   uint64_t bytes = 0;
   for (const GgufTensor& tensor : header.tensors) {
-    absl::string_view name = tensor.name;
-    if (!IsExpertTensor(name)) continue;
-    absl::ConsumePrefix(&name, "blk.");
-    uint32_t layer = 0;
-    if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) continue;
-    if (layer >= layers.begin && layer < layers.end) bytes += tensor.bytes;
+    if (!IsExpertTensor(tensor.name)) continue;
+    const std::optional<uint32_t> layer = LayerOfTensor(tensor.name);
+    if (layer && *layer >= layers.begin && *layer < layers.end) bytes += tensor.bytes;
   }
   return bytes;
 }

@@ -4,6 +4,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
 #include "ggml.h"
 #include "shard/model/gguf_bytes.h"
 
@@ -90,6 +92,15 @@ size_t GgufScalarBytes(GgufType type) {
 
 uint64_t GgufPad(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
+}
+
+std::optional<uint32_t> LayerOfTensor(absl::string_view name, absl::string_view* rest) {
+  if (!absl::ConsumePrefix(&name, "blk.")) return std::nullopt;
+  const size_t dot = name.find('.');
+  uint32_t layer = 0;
+  if (dot == name.npos || !absl::SimpleAtoi(name.substr(0, dot), &layer)) return std::nullopt;
+  if (rest != nullptr) *rest = name.substr(dot + 1);
+  return layer;
 }
 
 GgufValue GgufValue::U32(uint32_t value) { return Scalar(GgufType::kU32, value); }

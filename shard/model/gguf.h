@@ -44,6 +44,10 @@ size_t GgufScalarBytes(GgufType type);
 // `value` rounded up to a multiple of `alignment`.
 uint64_t GgufPad(uint64_t value, uint64_t alignment);
 
+// The layer N of a tensor "blk.N.…"; `rest`, if any, becomes what follows the second dot. nullopt:
+// it is of no layer.
+std::optional<uint32_t> LayerOfTensor(absl::string_view name, absl::string_view* rest = nullptr);
+
 // One metadata value, kept as the bytes of the file so that unchanged values are copied exactly.
 struct GgufValue {
   GgufType type = GgufType::kU32;

@@ -13,9 +13,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "ggml.h"
 #include "shard/model/weight_blocks.h"
 
@@ -53,16 +51,6 @@ Role RoleOf(absl::string_view name) {
     if (tensor.name == name) return tensor.role;
   }
   return Role::kKeep;
-}
-
-// The layer of "blk.N.…", or nullopt; `rest` becomes ".…".
-std::optional<uint32_t> LayerOf(absl::string_view name, absl::string_view* rest) {
-  if (!absl::ConsumePrefix(&name, "blk.")) return std::nullopt;
-  const size_t dot = name.find('.');
-  uint32_t layer = 0;
-  if (dot == name.npos || !absl::SimpleAtoi(name.substr(0, dot), &layer)) return std::nullopt;
-  *rest = name.substr(dot);
-  return layer;
 }
 
 // Zeros of the shape of a vocabulary matrix that libllama requires but never computes with. They
@@ -344,9 +332,9 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
     const ModelFile::Location& location = model->TensorAt(i);
     Kind kind = Kind::kFile;
     absl::string_view rest;
-    if (const auto layer = LayerOf(tensor.name, &rest); layer.has_value()) {
+    if (const auto layer = LayerOfTensor(tensor.name, &rest); layer.has_value()) {
       if (*layer < layers.begin || *layer >= layers.end) continue;
-      tensor.name = absl::StrCat("blk.", *layer - layers.begin, rest);
+      tensor.name = absl::StrCat("blk.", *layer - layers.begin, ".", rest);
     } else {
       switch (RoleOf(tensor.name)) {
         case Role::kKeep:

@@ -7,9 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "coordinator/planner/costs/cut.h"
 #include "ggml.h"
 #include "shard/model/architecture.h"
@@ -23,7 +21,6 @@ constexpr uint64_t kLogitsBytesMax = 64ull << 20;
 // A worker's own code, its links and their buffers.
 constexpr uint64_t kWorkerBytes = 48ull << 20;
 // libllama pads the cache of windowed layers to a multiple.
-constexpr uint64_t kCachePadPositions = 256;
 
 class Reader {
  public:
@@ -56,16 +53,6 @@ void Add(uint32_t type, uint64_t bytes, std::vector<TypedBytes>* to) {
     }
   }
   to->push_back({type, bytes});
-}
-
-// "ffn_up_exps.weight" of "blk.3.ffn_up_exps.weight", and 3.
-std::optional<uint32_t> LayerOf(absl::string_view name, absl::string_view* rest) {
-  if (!absl::ConsumePrefix(&name, "blk.")) return std::nullopt;
-  const size_t dot = name.find('.');
-  uint32_t layer = 0;
-  if (dot == name.npos || !absl::SimpleAtoi(name.substr(0, dot), &layer)) return std::nullopt;
-  *rest = name.substr(dot + 1);
-  return layer;
 }
 
 // The memory of a layer, from its tensors.
@@ -234,7 +221,7 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
   std::vector<Kinds> kinds(n_layer);
   for (const GgufTensor& tensor : header.tensors) {
     absl::string_view rest;
-    const std::optional<uint32_t> layer = LayerOf(tensor.name, &rest);
+    const std::optional<uint32_t> layer = LayerOfTensor(tensor.name, &rest);
     if (!layer.has_value() || *layer >= n_layer) continue;
     CountTensor(tensor, rest, &costs.layers[*layer], &kinds[*layer]);
   }
