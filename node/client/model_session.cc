@@ -11,6 +11,7 @@
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
 #include "node/client/generated_output.h"
+#include "node/gateway/generation_proto.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
 #include "transport/rpc/grpc_status.h"
@@ -29,24 +30,17 @@ wire::SamplerSettings SamplerOf(const GenerateFlags& options) {
   return sampler;
 }
 
-StageTotal TotalOf(const wire::GenerationStageTotal& from) {
-  return {.queue_us = from.queue_us(),
-          .compute_us = from.compute_us(),
-          .sample_us = from.sample_us(),
-          .steps = from.steps()};
-}
-
-void AddEnd(const wire::GenerationEnded& end, GenerationReport* report) {
-  report->finish_reason = end.reason() == wire::GenerationEnded::LENGTH ? "length"
-                          : end.reason() == wire::GenerationEnded::STOP ? "stop"
-                                                                        : "cancelled";
-  report->prompt_us = end.prompt_us();
-  report->decode_us = end.decode_us();
+void AddEnd(const GenerationResult& end, GenerationReport* report) {
+  report->finish_reason = end.reason == FinishReason::kLength            ? "length"
+                          : end.reason == FinishReason::kEndOfGeneration ? "stop"
+                                                                         : "cancelled";
+  const GenerationUsage& usage = end.usage;
+  report->prompt_us = usage.prompt_us;
+  report->decode_us = usage.decode_us;
   for (size_t i = 0; i < report->stages.size(); ++i) {
-    const int stage = static_cast<int>(i);
     GenerationReport::Stage& to = report->stages[i];
-    if (stage < end.prompt_stages_size()) to.prompt = TotalOf(end.prompt_stages(stage));
-    if (stage < end.decode_stages_size()) to.decode = TotalOf(end.decode_stages(stage));
+    if (i < usage.prompt_stages.size()) to.prompt = usage.prompt_stages[i];
+    if (i < usage.decode_stages.size()) to.decode = usage.decode_stages[i];
   }
 }
 
@@ -149,7 +143,7 @@ absl::Status ModelSession::Generate(const GenerateFlags& options, GenerationRepo
     }
     if (!event.has_ended()) return true;
     ended = true;
-    AddEnd(event.ended(), &report);
+    AddEnd(EndedFromWire(event.ended()), &report);
     return true;
   });
   const bool shown = !options.json && !report.prompt_tokens.empty();
