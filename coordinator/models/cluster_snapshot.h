@@ -41,7 +41,7 @@ struct ClusterSnapshot {
   bool measuring() const;
 };
 
-// What a node knows without a call to any: of itself, and of the others.
+// A node's own view, which takes no call: of itself, and of the others.
 struct OwnReport {
   wire::GetInfoResponse info;
   wire::GetClusterResponse cluster;

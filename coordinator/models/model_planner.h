@@ -143,7 +143,7 @@ struct PlanningOptions {
   std::function<void(absl::Duration)> pause;
 };
 
-// How a model that is loaded is planned again.
+// The scope in which a model that is loaded is planned again.
 struct PlanScope {
   PlanningOptions::Reuse reuse = PlanningOptions::Reuse::kIgnored;
   bool beside = false;  // as of PlanningOptions

@@ -11,7 +11,7 @@
 
 namespace strata {
 
-// What a step computes.
+// The size of a step: the rows that it computes, and the context behind them.
 struct StepSize {
   uint32_t rows = 0;
   uint64_t cells = 0;  // of the caches over which attention walks: of each row, those up to itself

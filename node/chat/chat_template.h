@@ -20,7 +20,7 @@ class ChatTemplate {
  public:
   struct Source {
     std::string text;
-    std::string bos, eos;  // the tokens' texts
+    std::string bos, eos;  // the text of either token
 
     // Different sources have different keys.
     std::string Key() const;

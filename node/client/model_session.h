@@ -39,7 +39,7 @@ struct GenerateFlags {
 // Prints a note for people to stderr, as one line.
 void PrintNote(absl::string_view note);
 
-// What is known of a model before it generates.
+// A report of the model, before it generates.
 GenerationReport ReportOf(const wire::ModelStatus& model);
 
 class ModelSession {

@@ -6,12 +6,12 @@ namespace strata {
 
 std::vector<ftxui::Element> TableLines(const std::vector<TableColumn>& columns,
                                        const std::vector<std::vector<TableCell>>& rows, int cells) {
-  std::vector<std::vector<std::string>> texts;
+  std::vector<std::vector<std::string>> plain_rows;
   for (const std::vector<TableCell>& row : rows) {
-    std::vector<std::string>& added = texts.emplace_back();
+    std::vector<std::string>& added = plain_rows.emplace_back();
     for (const TableCell& cell : row) added.push_back(cell.text);
   }
-  const TextTable table(columns, std::move(texts));
+  const TextTable table(columns, std::move(plain_rows));
   const std::vector<TextTable::Shown> shown = table.Layout(cells);
   std::vector<ftxui::Element> lines;
   for (size_t i = 0; i < table.n_rows(); ++i) {

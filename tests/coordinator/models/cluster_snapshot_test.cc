@@ -1,4 +1,4 @@
-// What a report has without a call to any node.
+// The report has its own node without a call.
 #include "coordinator/models/cluster_snapshot.h"
 
 #include <string>

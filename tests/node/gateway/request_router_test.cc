@@ -46,7 +46,7 @@ class Source final : public GenerationHandle {
   int cancelled = 0, finished = 0;
 };
 
-// What the router told it to do.
+// Notes what the router tells it to do.
 class Runner final : public RequestRunner {
  public:
   Leader FindLeader(const std::string& model) override {
