@@ -38,12 +38,14 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
   static constexpr size_t kFile = 0, kSmallDisk = 1, kDies = 2;
   // Besides the space that a cache leaves free.
   static constexpr uint64_t kDiskBytes = (64u << 20) + (5u << 20);
+  // Of the host with the file: for some of the layers, not for all.
+  static constexpr char kMemory[] = "80MiB";
   static constexpr absl::Duration kSenior = absl::Milliseconds(2500);
 
   std::vector<std::string> OptionsOf(size_t host) const override {
     if (host == kSmallDisk) return {"--cache-dir", disk_.path() + "/cache"};
     std::vector<std::string> options = ThreeHosts::OptionsOf(host);
-    if (host == kFile) options.insert(options.end(), {"--memory", memory_});
+    if (host == kFile) options.insert(options.end(), {"--memory", kMemory});
     return options;
   }
 
@@ -52,9 +54,7 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
     if (!disk_.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk_.problem();
   }
 
-  // `memory`: of the host with the file.
-  void LoadThenKill(const std::string& memory) {
-    memory_ = memory;
+  void LoadThenKill() {
     MakeHosts();
     // A folder that no other host sees.
     const std::string folder = testing::MakeTestFolder();
@@ -108,12 +108,12 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
   }
 
   testing::SmallDisk disk_{kDiskBytes};
-  std::string memory_, file_, run_;
+  std::string file_, run_;
   std::vector<int32_t> tokens_;
 };
 
 TEST_P(FullDiskTest, TheLayersGoToNodesWithRoom) {
-  ASSERT_NO_FATAL_FAILURE(LoadThenKill("97MiB"));
+  ASSERT_NO_FATAL_FAILURE(LoadThenKill());
   Kill();
   std::map<std::string, size_t> layers;
   // In the first moment the old stages may still be reported.
@@ -130,7 +130,7 @@ TEST_P(FullDiskTest, TheLayersGoToNodesWithRoom) {
 }
 
 TEST_P(FullDiskTest, ItIsTriedAgainWhenThereIsRoom) {
-  ASSERT_NO_FATAL_FAILURE(LoadThenKill("80MiB"));
+  ASSERT_NO_FATAL_FAILURE(LoadThenKill());
   disk_.Fill();
   Kill();
   EXPECT_TRUE(Eventually([&] { return SaysThereIsNoRoom(); })) << Errors();
@@ -139,7 +139,7 @@ TEST_P(FullDiskTest, ItIsTriedAgainWhenThereIsRoom) {
 }
 
 TEST_P(FullDiskTest, AModelWithoutRoomMayBeUnloaded) {
-  ASSERT_NO_FATAL_FAILURE(LoadThenKill("80MiB"));
+  ASSERT_NO_FATAL_FAILURE(LoadThenKill());
   disk_.Fill();
   Kill();
   EXPECT_TRUE(Eventually([&] { return SaysThereIsNoRoom(); })) << Errors();
