@@ -6,6 +6,7 @@ every contestant once, so that a slow moment of the machine hits all of them; th
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -20,10 +21,10 @@ from machines import Network, fail, first_line, say
 RPC_SERVER = "/usr/libexec/x86_64-linux-gnu/llama/bin/ggml-rpc-server"
 
 ONE, TWO, RPC = "libllama, 1 core", "libllama, 2 cores", "llama.cpp RPC, 2 × 1 core"
+BOTH = "libllama, two at once on a core each"
 STAGE1, STAGES2, SHAPED = "Strata, 1 stage", "Strata, 2 stages", "Strata, 2 stages, shaped links"
 ROWS = ["prefill 512", "prefill 2048", "decode 1", "decode 4", "decode 8", "decode 16"]
-KEPT_SLOTS = (4, 16, 64)
-DEPTHS, STREAMS = (1000, 4000), (4, 8, 16)
+KEPT_TOKENS = 256  # of a stream beside kept prefixes: long enough to tell 3 %
 
 
 class Nodes:
@@ -113,7 +114,7 @@ class Contest:
 
     # Strata.
 
-    def serve(self, cores, is_shaped, runs, model=None):
+    def serve(self, cores, is_shaped, runs, model=None, tokens=None):
         """Lines of serving_bench; `runs` are its words for one load of the model each."""
         network = Network(self.options, 3 if is_shaped else 0)  # who asks, and one for each stage
         nodes = Nodes(self.options, cores, network)
@@ -121,7 +122,7 @@ class Contest:
         try:
             for words in runs:
                 command = [self.options.bin + "/serving_bench", "--model", model or self.options.model, "--listen",
-                           network.host(0), "--tokens", str(self.options.tokens)]
+                           network.host(0), "--tokens", str(tokens or self.options.tokens)]
                 for address in nodes.addresses:
                     command += ["--node", address]
                 out = subprocess.run(network.inside(0, command + words), stdout=subprocess.PIPE, text=True)
@@ -151,10 +152,10 @@ class Contest:
 
     def beside_kept(self):
         """One stream of the demo model while all other slots have kept prefixes, beside empty caches."""
-        for slots in KEPT_SLOTS:
+        for slots in self.options.kept_slots:
             words = ["--ctx", "1152", "--slots", str(slots), "decode:1", "prefill:900", f"keep:{2 * slots}",
                      "decode:1", "prefill:900"]
-            lines = self.serve(self.options.cores[:2], False, [words], self.options.demo_model)
+            lines = self.serve(self.options.cores[:2], False, [words], self.options.demo_model, KEPT_TOKENS)
             found = {"slots": slots}
             for line in lines:
                 row = line["what"]
@@ -170,24 +171,33 @@ class Contest:
         def add(who, row, speed):
             self.depth.setdefault(who, {}).setdefault(row, []).append(speed)
             say(f"{who}: {row}: {speed:.1f} tok/s")
-        for depth in DEPTHS:
+        for depth in o.depths:
             context = (depth + 64 + 255) // 256 * 256
-            out = subprocess.run(
-                ["taskset", "-c", str(o.cores[0]), "llama-batched-bench", "-m", o.small_model, "-t", "1", "-c",
-                 str(context * STREAMS[-1]), "-b", "512", "-ub", "512", "-npp", str(depth), "-ntg", str(o.tokens),
-                 "-npl", ",".join(map(str, STREAMS)), "--output-format", "jsonl"],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            if out.returncode != 0:
-                fail(f"llama-batched-bench failed: {out.stderr[-2000:]}")
-            for line in out.stdout.splitlines():
-                if line.startswith("{"):
-                    figures = json.loads(line)
-                    add(ONE, f"{figures['pl']} behind {depth}", figures["speed_tg"])
-            words = ["--ctx", str(context), "--slots", str(STREAMS[-1]), "--prompt", str(depth),
-                     *(f"decode:{n}" for n in STREAMS[1:])]
+            for who, cores, streams in ((ONE, o.cores[:1], o.streams), (BOTH, o.cores[:2], o.streams[:-1])):
+                benches = [subprocess.Popen(
+                    ["taskset", "-c", str(core), "llama-batched-bench", "-m", o.small_model, "-t", "1", "-c",
+                     str(context * streams[-1]), "-b", "512", "-ub", "512", "-npp", str(depth), "-ntg", str(o.tokens),
+                     "-npl", ",".join(map(str, streams)), "--output-format", "jsonl"],
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for core in cores]
+                speeds = {}
+                for bench in benches:
+                    for line in bench.communicate()[0].splitlines():
+                        if line.startswith("{"):
+                            figures = json.loads(line)
+                            speeds[figures["pl"]] = speeds.get(figures["pl"], 0) + figures["speed_tg"]
+                    if bench.returncode != 0:
+                        fail("llama-batched-bench failed")
+                for n, speed in speeds.items():
+                    add(who, f"{n} behind {depth}", speed)
+            words = ["--ctx", str(context), "--slots", str(o.streams[-1]), "--prompt", str(depth),
+                     *(f"decode:{n}" for n in o.streams[1:])]
             for who, n_stages in ((STAGE1, 1), (STAGES2, 2)):
                 for line in self.serve(o.cores[:n_stages], False, [words], o.small_model):
-                    add(who, f"{line['what'].split()[1]} behind {depth}", line["tokens_per_s"])
+                    row = f"{line['what'].split()[1]} behind {depth}"
+                    add(who, row, line["tokens_per_s"])
+                    # Steps follow each other in the slowest stage, which has no more rows than a step.
+                    slowest = max(stage["compute_ms"] + stage["sample_ms"] for stage in line["stages"])
+                    add(who + ", allowed", row, 1e3 * line["rows_per_step"] * line["steps"] / slowest)
 
     def run(self):
         parts, cores = self.options.parts, self.options.cores
@@ -230,10 +240,21 @@ def figure(values, digits=1):
     return f"{median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
+def ratio(before, after):
+    """The geometric mean of the pairs' ratios, and its 95 % interval where there are 15 of them."""
+    logs = [math.log(b / a) for a, b in zip(before, after)]
+    mean = statistics.mean(logs)
+    if len(logs) < 15:
+        return f"{math.exp(mean):.2f}"
+    half = 2.2 * statistics.stdev(logs) / math.sqrt(len(logs))  # Student's t of 15 pairs
+    return f"{math.exp(mean):.3f} ({math.exp(mean - half):.3f}–{math.exp(mean + half):.3f})"
+
+
 class Report:
     def __init__(self, contest, options):
         self.samples, self.beside, self.details = contest.samples, contest.beside, contest.details
         self.kept, self.depth = contest.kept, contest.depth
+        self.depths_measured = sorted({int(row.split()[-1]) for row in self.depth.get(STAGES2, {})})
         self.options = options
 
     def of(self, who, row):
@@ -316,37 +337,46 @@ class Report:
         return "\n".join(lines)
 
     def kept_prefixes(self):
-        lines = ["| two stages, demo model | caches empty | other slots full of kept prefixes | ratio, wanted 0.97 |",
-                 "| --- | --- | --- | --- |"]
+        lines = ["| two stages, demo model | pairs | caches empty | other slots full of kept prefixes | "
+                 "ratio of pairs, wanted 0.97 |", "| --- | --- | --- | --- | --- |"]
         for slots in sorted({found["slots"] for found in self.kept}):
             some = [found for found in self.kept if found["slots"] == slots]
             for row in ("decode 1", "prefill 900"):
                 empty, full = ([found[name] for found in some] for name in (row, row + " kept"))
-                lines.append(f"| {slots} slots, {row} | {figure(empty)} | {figure(full)} | "
-                             f"{median(full) / median(empty):.2f} |")
+                lines.append(f"| {slots} slots, {row} | {len(some)} | {figure(empty)} | {figure(full)} | "
+                             f"{ratio(empty, full)} |")
         return "\n".join(lines)
 
+    def streams_measured(self, depth):
+        rows = [row.split() for row in self.depth.get(STAGES2, {})]
+        return sorted(int(row[0]) for row in rows if int(row[-1]) == depth)
+
     def depths(self):
-        """Two stages may at best be twice one core that has half of the streams in a step."""
-        lines = ["| streams, 0.1B | libllama, 1 core | Strata, 1 stage | ratio, wanted 0.95 | 2 stages | "
-                 "2 × libllama's half | ratio, wanted 0.9 |", "| --- | --- | --- | --- | --- | --- | --- |"]
-        for depth in DEPTHS:
-            for n in STREAMS[1:]:
+        """`allowed`: what the slowest stage's measured time in steps of that depth allows. Two libllama at once with
+        half of the streams each are what two cores compute with all weights on each of them."""
+        lines = ["| streams, 0.1B | libllama, 1 core | Strata, 1 stage | ratio, wanted 0.95 | 2 stages | allowed | "
+                 "ratio, wanted 0.9 | two libllama at once, half of the streams each | ratio |",
+                 "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+        for depth in self.depths_measured:
+            for n in self.streams_measured(depth):
                 row, half = f"{n} behind {depth}", f"{n // 2} behind {depth}"
-                one, stage, stages = (self.depth.get(who, {}).get(row, []) for who in (ONE, STAGE1, STAGES2))
-                halves = self.depth.get(ONE, {}).get(half, [])
-                if not (one and stage and stages and halves):
+                one, stage, stages, allowed = (self.depth.get(who, {}).get(row, [])
+                                               for who in (ONE, STAGE1, STAGES2, STAGES2 + ", allowed"))
+                both = self.depth.get(BOTH, {}).get(half, [])
+                if not (one and stage and stages and allowed and both):
                     continue
                 lines.append(f"| {row} | {figure(one)} | {figure(stage)} | {median(stage) / median(one):.2f} | "
-                             f"{figure(stages)} | {2 * median(halves):.1f} | "
-                             f"{median(stages) / (2 * median(halves)):.2f} |")
+                             f"{figure(stages)} | {figure(allowed)} | {median(stages) / median(allowed):.2f} | "
+                             f"{figure(both)} | {median(stages) / median(both):.2f} |")
         return "\n".join(lines)
 
     def text(self):
-        parts = [machine(self.options), self.speeds()]
-        if RPC not in self.samples:
-            parts.append("llama.cpp RPC was not measured.")
-        parts += [self.targets(), self.where()]
+        parts = [machine(self.options)]
+        if self.samples:
+            parts.append(self.speeds())
+            if RPC not in self.samples:
+                parts.append("llama.cpp RPC was not measured.")
+            parts += [self.targets(), self.where()]
         if self.beside:
             parts.append(self.trade())
         if self.kept:
@@ -471,12 +501,19 @@ def main():
                         help="of shaped links, one way (default 500)")
     parser.add_argument("--limits", default="25,50,200,400", metavar="MS,MS,…",
                         help="waits behind prompts to try beside 100 (default 25,50,200,400)")
+    parser.add_argument("--kept-slots", default="4,16,64", metavar="N,N,…",
+                        help="slots beside which one stream runs (default 4,16,64)")
+    parser.add_argument("--depths", default="1000,4000", metavar="N,N,…",
+                        help="tokens behind which many streams run (default 1000,4000)")
+    parser.add_argument("--streams", default="4,8,16", metavar="N,N,…",
+                        help="how many; each is compared with half of it, so the first is only a half (default 4,8,16)")
     parser.add_argument("--parts", default="strata,whole,shaped,stage,whole2,rpc,beside,kept,depth,limits",
                         metavar="PART,…", help="what to measure (default %(default)s)")
     parser.add_argument("--append", action="store_true", help="go on with what --out has already")
     options = parser.parse_args()
     options.cores = [int(core) for core in options.cores.split(",")]
-    options.limits = [int(limit) for limit in options.limits.split(",") if limit]
+    for name in ("limits", "kept_slots", "depths", "streams"):
+        setattr(options, name, [int(word) for word in getattr(options, name).split(",") if word])
     options.parts = options.parts.split(",")
     os.makedirs(options.out, exist_ok=True)
     stem = os.path.join(options.out, "serving")
