@@ -608,6 +608,11 @@ uint32_t Deployment::active_requests() const {
   return stats.running + stats.waiting + static_cast<uint32_t>(tokenizing());
 }
 
+uint32_t Deployment::MeanPositions() const {
+  const SchedulerStats stats = engine_->Stats();
+  return static_cast<uint32_t>(stats.cells / std::max<uint64_t>(stats.rows, 1));
+}
+
 bool Deployment::UsesNode(const std::string& node_id) const {
   return std::ranges::any_of(planned_->plan.stages, [&](const PlannedStage& stage) {
     return planned_->NodeOf(stage).info.node_id() == node_id;

@@ -158,6 +158,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const wire::Epoch& epoch() const { return options_.epoch; }
   bool UsesNode(const std::string& node_id) const;
   SchedulerStats Stats() const { return engine_->Stats(); }
+  // The context behind a row of a step, on average since the model was loaded; 0: there was none.
+  uint32_t MeanPositions() const;
   // Requests whose prompts are not tokens yet.
   size_t tokenizing() const { return tokenizer_->size(); }
   // Where its stages are, in their order; empty sizes: they are not loaded yet.

@@ -298,6 +298,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
   if (!rule.ok()) return rule.status();
   request.rule = *std::move(rule);
   request.cache = CacheShapeFor(placement, *planned->model);
+  request.positions = options.positions;
   auto objective =
       ParseObjective(placement.objective().empty() ? "latency" : placement.objective());
   if (!objective.ok()) return objective.status();

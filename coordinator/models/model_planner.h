@@ -121,6 +121,8 @@ struct PlanningOptions {
     kUnloaded,
   };
   Reuse reuse = Reuse::kIgnored;
+  // Of the cache, that times are predicted for; 0: the whole context.
+  uint32_t positions = 0;
   // New stages must find room beside all that is loaded, which serves until then; and nodes of
   // `kept_out` are not used even where the others do not suffice.
   bool beside = false;

@@ -426,6 +426,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   b.flight.timing.submitted_us = now_us;
   ++stats.steps;
   stats.rows += b.rows();
+  stats.cells += b.flight.timing.size.cells;
   const auto row_class =
       std::lower_bound(kStepRowsClasses.begin(), kStepRowsClasses.end(), b.rows());
   ++stats.steps_by_rows[static_cast<size_t>(row_class - kStepRowsClasses.begin())];

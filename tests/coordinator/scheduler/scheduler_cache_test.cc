@@ -78,6 +78,15 @@ std::vector<uint64_t> AddEightThatBeginAlike(SchedulerSim* sim, uint32_t tokens_
   return ids;
 }
 
+TEST(SchedulerCache, TheContextBehindEachRowIsCounted) {
+  SchedulerSim sim(Facts(), {.chunk_tokens = 32});
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(0, 40), 20)).ok());
+  sim.RunToEnd();
+  // Behind a row are its own position and all before it. The last token is not fed.
+  EXPECT_EQ(sim.scheduler.Stats().rows, 59u);
+  EXPECT_EQ(sim.scheduler.Stats().cells, 59u * 60 / 2);
+}
+
 TEST(SchedulerCache, RequestsThatComeTogetherFeedTheirBeginningOnce) {
   SchedulerSim sim(Facts(), {.chunk_tokens = 32});
   const std::vector<uint64_t> ids = AddEightThatBeginAlike(&sim, 20);
