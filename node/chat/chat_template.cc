@@ -33,9 +33,10 @@ absl::StatusOr<size_t> EndOf(absl::string_view content, absl::string_view prompt
 const std::vector<ChatMessage> kUser = {{.role = "user", .content = "Strata-User"}};
 const std::vector<ChatMessage> kSystem = {{.role = "system", .content = "Strata-System"}, kUser[0]};
 constexpr char kTool[] = "strata_tool", kOtherTool[] = "strata_other";
-const ChatToolCall kCall = {.id = "abcdefghi", .name = kTool, .arguments = R"({"strata_key":"x"})"};
-const ChatToolCall kOtherCall = {
-    .id = "abcdefghj", .name = kOtherTool, .arguments = R"({"strata_key":"y"})"};
+const std::vector<ChatToolCall> kTwoCalls = {
+    {.id = "abcdefghi", .name = kTool, .arguments = R"({"strata_key":"x"})"},
+    {.id = "abcdefghj", .name = kOtherTool, .arguments = R"({"strata_key":"y"})"}};
+const std::vector<ChatToolCall> kOneCall = {kTwoCalls[0]};
 
 ChatMessage AnswerTo(const ChatToolCall& call) {
   return {.role = "tool", .content = "Strata-Answer", .name = call.name, .call_id = call.id};
@@ -108,9 +109,9 @@ class ChatTemplate::Impl final : public ChatTemplate {
   // escape text again.
   std::optional<std::string> ProbeArguments() {
     form_.calls = Calls::kText;
-    auto text = ProbeCalled({kCall});
+    auto text = ProbeCalled(kOneCall);
     form_.calls = Calls::kObject;
-    auto object = ProbeCalled({kCall});
+    auto object = ProbeCalled(kOneCall);
     const bool as_object = object && absl::StrContains(*object, "strata_key") &&
                            !absl::StrContains(*object, "'strata_key':");
     const bool as_text = text && absl::StrContains(*text, R"("strata_key":)");
@@ -135,7 +136,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     }
     if (!form_.tools) form_.answers = shows_call() && absl::StrContains(*shown, "Strata-Answer");
     if (!shows_call()) return;
-    const auto both = ProbeCalled({kCall, kOtherCall});
+    const auto both = ProbeCalled(kTwoCalls);
     form_.one_call =
         both && absl::StrContains(*both, kTool) && !absl::StrContains(*both, kOtherTool);
   }
@@ -178,8 +179,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     known["add_generation_prompt"] = options.ends_with_opening && !options.continues_last;
     known["bos_token"] = bos_;
     known["eos_token"] = eos_;
-    auto text =
-        template_->Render(known.dump(-1, ' ', false, OrderedJson::error_handler_t::replace), now);
+    auto text = template_->Render(known, now);
     if (absl::IsInvalidArgument(text.status())) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the model's chat template does not take these messages: ", text.status().message()));

@@ -1,4 +1,3 @@
-// Python's header comes before all others, as its documentation asks.
 #define PY_SSIZE_T_CLEAN
 #include "node/chat/jinja_template.h"
 
@@ -15,6 +14,8 @@ namespace strata {
 extern const char kJinjaTemplatePy[];  // jinja_template.py (CMakeLists.txt)
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kErrorBytesMax = 300;
 
@@ -112,6 +113,50 @@ absl::Status Start() {
   return status;
 }
 
+Owned TextOf(const std::string& text) {
+  return Owned(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
+                                    "surrogateescape"));
+}
+
+// As Python's own reader of JSON makes them. Null: an exception was raised.
+Owned ToPython(const Json& json) {
+  switch (json.type()) {
+    case Json::value_t::object: {
+      Owned dict(PyDict_New());
+      for (const auto& [key, value] : json.items()) {
+        const Owned name = TextOf(key), item = ToPython(value);
+        if (dict == nullptr || name == nullptr || item == nullptr ||
+            PyDict_SetItem(dict.get(), name.get(), item.get()) != 0) {
+          return nullptr;
+        }
+      }
+      return dict;
+    }
+    case Json::value_t::array: {
+      Owned list(PyList_New(0));
+      for (const Json& value : json) {
+        const Owned item = ToPython(value);
+        if (list == nullptr || item == nullptr || PyList_Append(list.get(), item.get()) != 0) {
+          return nullptr;
+        }
+      }
+      return list;
+    }
+    case Json::value_t::string:
+      return TextOf(json.get_ref<const std::string&>());
+    case Json::value_t::boolean:
+      return Owned(PyBool_FromLong(json.get<bool>() ? 1 : 0));
+    case Json::value_t::number_integer:
+      return Owned(PyLong_FromLongLong(json.get<int64_t>()));
+    case Json::value_t::number_unsigned:
+      return Owned(PyLong_FromUnsignedLongLong(json.get<uint64_t>()));
+    case Json::value_t::number_float:
+      return Owned(PyFloat_FromDouble(json.get<double>()));
+    default:
+      return Owned(Py_NewRef(Py_None));
+  }
+}
+
 // What templates need of the interpreter: compiling them, and the errors that they raise.
 bool IsAllowed(absl::string_view event) {
   return event == "compile" || event == "exec" || event == "code.__new__" ||
@@ -174,11 +219,12 @@ bool JinjaTemplate::UsesField(const char* name) const {
   return Holds(state_->object, "uses_field", name);
 }
 
-absl::StatusOr<std::string> JinjaTemplate::Render(const std::string& variables,
+absl::StatusOr<std::string> JinjaTemplate::Render(const nlohmann::ordered_json& variables,
                                                   absl::Time now) const {
   const InterpreterLock lock;
-  const Owned text(PyObject_CallMethod(state_->object, "render", "y#d", variables.data(),
-                                       static_cast<Py_ssize_t>(variables.size()),
+  const Owned values = ToPython(variables);
+  if (values == nullptr) return TakeError();
+  const Owned text(PyObject_CallMethod(state_->object, "render", "Od", values.get(),
                                        absl::ToDoubleSeconds(now - absl::UnixEpoch())));
   if (text == nullptr) return TakeError();
   return std::string(BytesOf(text.get()));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "nlohmann/json.hpp"
 
 namespace strata {
 
@@ -38,10 +39,11 @@ class JinjaTemplate {
   // Whether it names a member of some object so, or a string.
   bool UsesField(const char* name) const;
 
-  // `variables`: the text of a JSON object; `now`: what strftime_now() says, in local time.
+  // `variables`: an object; `now`: what strftime_now() says, in local time.
   // kInvalidArgument: an error of the template's, or one that it raised, in its words.
   // kResourceExhausted: there is not enough memory.
-  absl::StatusOr<std::string> Render(const std::string& variables, absl::Time now) const;
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables,
+                                     absl::Time now) const;
 
  private:
   struct State;

@@ -42,7 +42,17 @@ def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
     )
 
 
-environment = ImmutableSandboxedEnvironment(
+class Environment(ImmutableSandboxedEnvironment):
+    """The same answers, without what costs most in long chats."""
+
+    def getattr(self, obj, attribute):
+        # A dict has no attributes but its type's: looking for others only raises an exception.
+        if type(obj) is dict and not hasattr(dict, attribute):
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
+environment = Environment(
     trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
 )
 environment.filters["tojson"] = to_json
@@ -64,11 +74,10 @@ class Template:
     def uses_field(self, name):
         return name in self.fields
 
-    # The text of a JSON object; seconds since 1970. Bytes that are not UTF-8 stay as they are.
+    # `now` is in seconds since 1970. Bytes that are not UTF-8 stay as they are.
     def render(self, variables, now):
-        values = json.loads(variables.decode(errors="surrogateescape"))
-        values["strftime_now"] = datetime.datetime.fromtimestamp(now).strftime
-        return self.template.render(values).encode(errors="surrogateescape")
+        variables["strftime_now"] = datetime.datetime.fromtimestamp(now).strftime
+        return self.template.render(variables).encode(errors="surrogateescape")
 
 
 def describe(error):
@@ -83,8 +92,8 @@ def describe(error):
 
 
 # Has imported and opened what a first prompt needs.
-Template(b"{{ strftime_now('%Y') }}{{ [1] | tojson }}").render(b"{}", 0)
+Template(b"{{ strftime_now('%Y') }}{{ [1] | tojson }}").render({}, 0)
 try:
-    Template(b"{{ 1 + 'a' }}").render(b"{}", 0)
+    Template(b"{{ 1 + 'a' }}").render({}, 0)
 except TypeError as error:
     describe(error)

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,12 +15,13 @@ namespace {
 using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
-using ::testing::Not;
+
+using Json = nlohmann::ordered_json;
 
 absl::StatusOr<std::string> Render(const std::string& source, const std::string& variables = "{}") {
   const auto parsed = JinjaTemplate::Parse(source);
   if (!parsed.ok()) return parsed.status();
-  return (*parsed)->Render(variables, absl::UnixEpoch());
+  return (*parsed)->Render(Json::parse(variables), absl::UnixEpoch());
 }
 
 // As transformers sets Jinja2 up; a plain environment gives other texts.
@@ -42,10 +42,15 @@ TEST(JinjaTemplate, HasTheSettingsOfHuggingFace) {
   EXPECT_THAT(Render("{{ '<b>' }}{{ missing }}"), IsOkAndHolds("<b>"));
 }
 
+TEST(JinjaTemplate, VariablesAreThoseOfJson) {
+  EXPECT_THAT(Render("{{ x }}", R"({"x":{"b":[1,-2,2.5,1e3,18446744073709551615],"a":[true,null,"é"]}})"),
+              IsOkAndHolds("{'b': [1, -2, 2.5, 1000.0, 18446744073709551615], 'a': [True, None, 'é']}"));
+}
+
 TEST(JinjaTemplate, TellsTheTimeThatItIsGiven) {
   const auto parsed = JinjaTemplate::Parse("{{ strftime_now('%Y-%m') }}");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_THAT((*parsed)->Render("{}", absl::FromUnixSeconds(1'700'000'000)),
+  EXPECT_THAT((*parsed)->Render(Json::object(), absl::FromUnixSeconds(1'700'000'000)),
               IsOkAndHolds("2023-11"));
 }
 
@@ -77,7 +82,10 @@ TEST(JinjaTemplate, KnowsWhatItReads) {
 }
 
 TEST(JinjaTemplate, BytesThatAreNotUtf8DoNoHarm) {
-  EXPECT_THAT(Render("\xff{{ x }}", "{\"x\":\"\xff\"}"), IsOkAndHolds("\xef\xbf\xbd\xff"));
+  const auto parsed = JinjaTemplate::Parse("\xff{{ x }}");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT((*parsed)->Render({{"x", "\xff"}}, absl::UnixEpoch()),
+              IsOkAndHolds("\xef\xbf\xbd\xff"));
 }
 
 // What a template may not reach, though it could ask for it.
@@ -101,7 +109,7 @@ TEST(JinjaTemplate, ThreadsShareTheInterpreter) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&parsed, i] {
-      const std::string variables = absl::StrCat("{\"y\":", i, "}");
+      const Json variables = {{"y", i}};
       const auto first = (*parsed)->Render(variables, absl::UnixEpoch());
       for (int k = 0; k < 20; ++k) {
         EXPECT_EQ((*parsed)->Render(variables, absl::UnixEpoch()), first);
