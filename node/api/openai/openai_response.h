@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "node/chat/template_check.h"
 #include "proto/coordinator.pb.h"
 #include "proto/frame.pb.h"
 
