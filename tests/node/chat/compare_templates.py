@@ -17,6 +17,7 @@ import time
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.sandbox
 
 BOS, EOS = "<s>", "</s>"
@@ -116,19 +117,24 @@ def one_call_each(messages):
 
 
 def system_in_user(messages):
-    system = "\n".join(m["content"] for m in messages if m["role"] == "system")
+    system = []
     for message in messages:
-        if message["role"] == "user" and system:
-            yield {**message, "content": system + "\n\n" + message["content"]}
-            system = ""
-        elif message["role"] != "system":
+        if message["role"] == "system":
+            system.append(message["content"])
+        elif message["role"] == "user" and system:
+            yield {**message, "content": "\n".join(system) + "\n\n" + message["content"]}
+            system = []
+        else:
             yield message
 
 
-def outcome(template, chat, ours):
+def outcome(template, knows_tools, chat, ours):
     texts = [apply_chat_template(template, chat, form) for form in forms_of(chat["messages"])]
+    about_tools = chat["tools"] or any("tool_calls" in m or m["role"] == "tool" for m in chat["messages"])
+    if "error" in ours and all(text is None for text in texts):
+        return REFUSED
     if "error" in ours:
-        return MISSING if any(text is not None for text in texts) else REFUSED
+        return WORDS if about_tools and not knows_tools else MISSING
     if ours["text"] in texts:
         return EQUAL
     if all(text is None for text in texts):
@@ -137,8 +143,7 @@ def outcome(template, chat, ours):
         changed = list(change(chat["messages"]))
         if any(ours["text"] == apply_chat_template(template, chat, form) for form in forms_of(changed)):
             return FITTED
-    about_tools = chat["tools"] or any("tool_calls" in m or m["role"] == "tool" for m in chat["messages"])
-    return WORDS if ours["tools_in_words"] and about_tools else DIFFERS
+    return WORDS if about_tools and not knows_tools else DIFFERS
 
 
 def main():
@@ -170,9 +175,10 @@ def main():
             unreadable += 1
             print(f"{name}: Jinja2 cannot read it: {error.message}")
             continue
+        knows_tools = "tools" in jinja2.meta.find_undeclared_variables(reference.parse(sources[name]))
         outcomes = collections.Counter()
         for chat, ours in group:
-            what = outcome(template, chat, ours)
+            what = outcome(template, knows_tools, chat, ours)
             outcomes[what] += 1
             if what in (DIFFERS, MISSING):
                 bad.append((name, chat, ours, apply_chat_template(template, chat, chat["messages"])))
