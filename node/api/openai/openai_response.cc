@@ -205,7 +205,7 @@ const char* StateOf(const wire::ModelStatus& model) {
   }
 }
 
-OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+OrderedJson ModelOf(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
   OrderedJson json = {{"id", model.name()},
                       {"object", "model"},
@@ -223,7 +223,12 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
                         {"exact", model.exact()},
                         {"serving", serving},
                         {"state", StateOf(model)},
-                        {"chat", !model.chat_template().empty()}}}};
+                        {"chat", chat.status.ok()}}}};
+  if (chat.status.ok()) {
+    json["strata"]["tools"] = chat.tools_in_words ? "in words" : "as its template";
+  } else {
+    json["strata"]["chat_problem"] = ValidUtf8(chat.status.message());
+  }
   if (model.status().code() != 0) {
     json["strata"]["problem"] = ValidUtf8(FromWire(model.status()).message());
   }
@@ -232,14 +237,15 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
 
 }  // namespace
 
-std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models,
+                       const std::vector<ChatSupport>& chat, int64_t now_s) {
   OrderedJson data = OrderedJson::array();
-  for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
+  for (size_t i = 0; i < models.size(); ++i) data.push_back(ModelOf(models[i], chat[i], now_s));
   return Dump({{"object", "list"}, {"data", std::move(data)}});
 }
 
-std::string ModelJson(const wire::ModelStatus& model, int64_t now_s) {
-  return Dump(ModelOf(model, now_s));
+std::string ModelJson(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
+  return Dump(ModelOf(model, chat, now_s));
 }
 
 }  // namespace strata

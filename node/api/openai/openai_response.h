@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "node/chat/template_check.h"
 #include "proto/coordinator.pb.h"
 #include "proto/frame.pb.h"
 
@@ -61,7 +62,9 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
                           const ApiUsage& usage);
 
 // GET /v1/models and /v1/models/ID.
-std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s);
-std::string ModelJson(const wire::ModelStatus& model, int64_t now_s);
+// REQUIRES: `chat` has the state of each model's chat template, in order.
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models,
+                       const std::vector<ChatSupport>& chat, int64_t now_s);
+std::string ModelJson(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s);
 
 }  // namespace strata

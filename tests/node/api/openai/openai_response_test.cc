@@ -120,7 +120,7 @@ TEST(OpenAiResponse, ListsModels) {
   model.set_name("tiny");
   model.set_loaded_s_ago(10);
   model.set_n_ctx(4096);
-  const Json models = Json::parse(ModelsJson({model}, 100));
+  const Json models = Json::parse(ModelsJson({model}, {ChatSupport()}, 100));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["object"], "model");
