@@ -67,7 +67,7 @@ strata_packages() {
       libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
       libcli11-dev nlohmann-json3-dev libboost-dev libpython3-dev python3 python3-jinja2 libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
       libggml-dev" ;;
-    *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
+    *:test) names="libgtest-dev libgmock-dev libbenchmark-dev libnlohmann-json-schema-validator-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
       llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;

@@ -24,6 +24,7 @@ struct ChatTool {
   std::string name;
   std::string json;        // the whole object, as the client wrote it
   std::string parameters;  // a JSON Schema's text; empty: any object
+  bool strict = false;     // arguments that do not meet it are an error
 };
 struct ChatTools {
   std::vector<ChatTool> list;

@@ -77,6 +77,7 @@ CompletionSession::CompletionSession(Options options, std::shared_ptr<HttpRespon
       choice.piece.text = request.prompts[i / request.n].text;
       choice.characters.Add(choice.piece.text);
     }
+    if (AnswerCheck::IsNeeded(request)) choice.check.emplace(&request);
     if (!request.tools.offered()) continue;
     ToolReader::Options tools = {
         .form = options_.tool_form, .names = {}, .calls_max = request.tools.parallel ? 0u : 1u};
@@ -199,6 +200,9 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
       Append(&choice, choice.filter.Finish(), /*last=*/true);
       choice.piece.finish_reason =
           stopped || reason == FinishReason::kEndOfGeneration ? "stop" : "length";
+      const bool is_whole = choice.piece.finish_reason == "stop" && !choice.filter.stopped();
+      const absl::Status met = choice.check && is_whole ? choice.check->Finish() : absl::OkStatus();
+      if (!met.ok()) cancel = Fail(met);
       choice.piece.stop_string = choice.filter.stop();
       const auto& stop_tokens = options_.request.sampler.stop_tokens();
       if (!stopped && usage.end_token &&
@@ -209,8 +213,8 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
       if (choice.tools && choice.tools->calls() > 0 && choice.piece.finish_reason == "stop") {
         choice.piece.finish_reason = "tool_calls";
       }
-      if (options_.request.stream) Send(&choice);
-      if (ended_ == choices_.size()) Complete();
+      if (options_.request.stream && !over_) Send(&choice);
+      if (ended_ == choices_.size() && !over_) Complete();
     }
   }
   for (const auto& control : cancel) control->Cancel();
@@ -240,6 +244,7 @@ ToolPiece CompletionSession::ReadPiece(Choice* choice, std::string text, bool la
 
 void CompletionSession::Append(Choice* choice, std::string text, bool last) {
   ToolPiece next = ReadPiece(choice, std::move(text), last);
+  if (choice->check) choice->check->Add(next);
   choice->piece.text += next.content;
   std::vector<ApiCallPiece>& calls = choice->piece.calls;
   for (ToolPiece::Call& call : next.calls) {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "node/api/openai/answer_check.h"
 #include "node/api/openai/openai_request.h"
 #include "node/api/openai/openai_response.h"
 #include "node/api/request_record.h"
@@ -63,6 +64,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     explicit Choice(StopStringFilter::Options options) : filter(std::move(options)) {}
     StopStringFilter filter;
     std::optional<ToolReader> tools;          // where the request offers any
+    std::optional<AnswerCheck> check;         // where no grammar keeps what is strict
     double logprob = 0;                       // sum over all its tokens
     ApiPiece piece;                           // not sent yet; without a stream, all of it
     CharacterCount characters;                // with logprobs: of the text, up to the last token

@@ -73,11 +73,15 @@ std::vector<ApiField> MakeFields() {
       {"guided_choice", kSupported},
       {"guided_grammar", kSupported},
       {"guided_json", kSupported},
+      {"guided_regex", kSupported},
       {"include_stop_str_in_output", kSupported},
       {"min_tokens", kSupported},
+      {"regex", kSupported},
       {"repetition_penalty", kSupported},
       {"stop_token_ids", kSupported},
       {"structured_outputs", kSupported},
+      // Ollama's.
+      {"format", kSupported},
 
       // OpenAI's.
       {"audio", kRefused},
@@ -117,7 +121,6 @@ std::vector<ApiField> MakeFields() {
       {"documents", kRefused},
       {"ebnf", kRefused},
       {"echo", kRefused, "[false]", true, false},
-      {"guided_regex", kRefused},
       {"guided_whitespace_pattern", kRefused},
       {"include_reasoning", kRefused, "[true]"},
       {"kv_transfer_params", kRefused},
@@ -125,7 +128,6 @@ std::vector<ApiField> MakeFields() {
       {"mm_processor_kwargs", kRefused},
       {"prompt_embeds", kRefused},
       {"prompt_logprobs", kRefused},
-      {"regex", kRefused},
       {"return_token_ids", kRefused, "[false]"},
       {"return_tokens_as_token_ids", kRefused, "[false]"},
       {"skip_special_tokens", kRefused, "[true]"},

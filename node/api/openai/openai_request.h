@@ -58,9 +58,13 @@ struct ApiRequest {
   bool ends_with_opening = true;
   bool continues_last = false;
   std::string template_variables;
-  std::string answer_schema;  // text of a JSON Schema that constrains the output; empty: none
-  std::string answer_path;    // path of the schema in the request, for errors
+  std::string answer_schema;   // text of a JSON Schema that constrains the output; empty: none
+  std::string answer_path;     // path of the schema in the request, for errors
+  bool answer_strict = false;  // an answer that does not meet it is an error
   ChatTools tools;
+  // Whose grammar is not strict enough (Constrain): what is checked at the end.
+  bool checks_answer = false;
+  std::vector<std::string> checked_tools;  // by name
 };
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that asks for an

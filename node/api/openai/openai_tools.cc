@@ -10,6 +10,8 @@
 #include "absl/strings/strip.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
+#include "node/grammar/regex_grammar.h"
+#include "node/grammar/schema_check.h"
 
 namespace strata {
 namespace {
@@ -113,6 +115,15 @@ class OutputConstraint {
     request_->answer_schema = read.dump();
     return absl::OkStatus();
   }
+  // A regular expression of the whole output.
+  absl::Status Regex(const Json& regex, const std::string& path) {
+    if (absl::Status status = Claim(path); !status.ok()) return status;
+    const auto* pattern = regex.get_ptr<const std::string*>();
+    if (pattern == nullptr) return BadParam(path, "must be a regular expression, a string");
+    const auto grammar = RegexGrammar(*pattern);
+    if (!grammar.ok()) return BadParam(path, grammar.status().message());
+    return SetGrammar(PrintGbnf(*grammar), path);
+  }
   absl::Status Choice(const Json& choice, const std::string& path) {
     if (absl::Status status = Claim(path); !status.ok()) return status;
     GbnfGrammar grammar;
@@ -192,6 +203,7 @@ absl::Status OutputConstraint::Format(const Json& format) {
       !described["strict"].is_null()) {
     return BadParam("response_format.json_schema.strict", "must be true or false");
   }
+  request_->answer_strict = described.contains("strict") && described["strict"] == true;
   if (described.contains("schema") && !described["schema"].is_null()) {
     return Schema(described["schema"], "response_format.json_schema.schema");
   }
@@ -211,6 +223,8 @@ absl::Status OutputConstraint::Structured(const Json& json) {
       status = Schema((*ordered)["json"], path);
     } else if (key == "grammar") {
       status = Grammar(value, path);
+    } else if (key == "regex") {
+      status = Regex(value, path);
     } else if (key == "choice") {
       status = Choice(value, path);
     } else if (key == "json_object") {
@@ -238,6 +252,22 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
     auto ordered = constraint.Ordered(name);
     if (!ordered.ok()) return ordered.status();
     if (absl::Status status = constraint.Schema(*ordered, name); !status.ok()) return status;
+  }
+  for (const char* name : {"guided_regex", "regex"}) {
+    const Json* regex = Member(json, name);
+    if (regex == nullptr || *regex == "") continue;
+    if (absl::Status status = constraint.Regex(*regex, name); !status.ok()) return status;
+  }
+  if (const Json* format = Member(json, "format"); format != nullptr && *format != "") {
+    // Ollama's: "json", or a schema.
+    auto ordered = constraint.Ordered("format");
+    if (!ordered.ok()) return ordered.status();
+    if (!format->is_object() && *format != "json") {
+      return BadParam("format", "must be \"json\" or a JSON Schema");
+    }
+    absl::Status status =
+        format->is_object() ? constraint.Schema(*ordered, "format") : constraint.AnyJson("format");
+    if (!status.ok()) return status;
   }
   if (const Json* choice = Member(json, "guided_choice"); choice != nullptr) {
     if (absl::Status status = constraint.Choice(*choice, "guided_choice"); !status.ok())
@@ -284,6 +314,11 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
           return BadParam(path + ".function.parameters", "must be an object");
         if (!parameters->empty()) tool.parameters = (*ordered)[i]["function"]["parameters"].dump();
       }
+      if (const Json* strict = Member(*function, "strict"); strict != nullptr) {
+        if (!strict->is_boolean())
+          return BadParam(path + ".function.strict", "must be true or false");
+        tool.strict = strict->get<bool>();
+      }
       tools.list.push_back(std::move(tool));
     }
   }
@@ -327,6 +362,33 @@ absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage*
   return absl::OkStatus();
 }
 
+namespace {
+
+// Where the grammar is relaxed, what must be strict is checked once it is whole.
+absl::Status CheckAtTheEnd(bool answers, ApiRequest* request) {
+  const auto can_check = [](const std::string& schema, const std::string& path) {
+    const auto json = ParseSchema(schema, path);
+    return json.ok() ? SchemaCheck::CanCheck(*json, path) : json.status();
+  };
+  if (answers && request->answer_strict) {
+    request->checks_answer = true;
+    const absl::Status status = can_check(request->answer_schema, request->answer_path);
+    if (!status.ok()) return status;
+  }
+  const std::vector<ChatTool>& tools = request->tools.list;
+  for (size_t i = 0; i < tools.size() && request->tools.offered(); ++i) {
+    if (!tools[i].strict || tools[i].parameters.empty()) continue;
+    request->checked_tools.push_back(tools[i].name);
+    const absl::Status status = can_check(tools[i].parameters, ToolPath(i));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string ToolPath(size_t i) { return absl::StrCat("tools[", i, "].function.parameters"); }
+
 absl::Status Constrain(ToolForm form, ApiRequest* request) {
   const ChatTools& tools = request->tools;
   const bool must_call = tools.offered() && tools.choice == ChatTools::Choice::kRequired;
@@ -347,7 +409,7 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
       if (!tools.only.empty() && tools.list[i].name != tools.only) continue;
       list.push_back({.name = tools.list[i].name,
                       .parameters = tools.list[i].parameters,
-                      .path = absl::StrCat("tools[", i, "].function.parameters")});
+                      .path = ToolPath(i)});
     }
     auto call = ToolCallGrammar(form, list, tools.parallel && tools.only.empty(), &grammar);
     if (!call.ok()) return call.status();
@@ -357,7 +419,7 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
       grammar.Finish(GbnfExpr::Choice(std::move(parts)), answers ? request->answer_path : "tools");
   if (!text.ok()) return text.status();
   request->sampler.set_grammar(*std::move(text));
-  return absl::OkStatus();
+  return grammar.relaxed().empty() ? absl::OkStatus() : CheckAtTheEnd(answers, request);
 }
 
 }  // namespace strata

@@ -19,7 +19,10 @@ absl::Status ReadTools(const nlohmann::json& json, absl::string_view body, ApiRe
 // Reads "tool_calls" and "tool_call_id" of a message; `name` is its path, for errors.
 absl::Status ReadCallsOf(const nlohmann::json& json, const std::string& name, ChatMessage* message);
 
-// Sets the sampler's grammar from the request's schema and tools, in the model's form of calls.
+// Sets the sampler's grammar from the request's schema and tools, in the model's form of calls, and
+// what of a strict request is to be checked at the end (openai/answer_check.h).
 absl::Status Constrain(ToolForm form, ApiRequest* request);
+// The path of a tool's schema in the request.
+std::string ToolPath(size_t i);
 
 }  // namespace strata

@@ -141,5 +141,38 @@ TEST(CompletionSession, AGenerationWithoutItsStopStringIsLeftAlone) {
   EXPECT_THAT(responder->body, HasSubstr("\"finish_reason\":\"length\""));
 }
 
+TEST(CompletionSession, AWholeAnswerThatDoesNotMeetAStrictSchemaIsAnError) {
+  const struct {
+    const char* answer;
+    FinishReason reason;
+    bool is_error;
+  } cases[] = {{"[1,1]", FinishReason::kEndOfGeneration, true},
+               {"[1,2]", FinishReason::kEndOfGeneration, false},
+               {"[1,1", FinishReason::kLength, false}};
+  for (const auto& test : cases) {
+    for (const bool stream : {false, true}) {
+      EarlySource source(
+          {std::string(test.answer).substr(0, 2), std::string(test.answer).substr(2)});
+      CompletionSession::Options options = OptionsWithStop("END");
+      options.request.stream = stream;
+      options.request.answer_path = "json_schema";
+      options.request.answer_schema = R"({"type":"array","uniqueItems":true})";
+      options.request.checks_answer = true;
+      const auto responder = std::make_shared<RecordingResponder>();
+      CompletionSession::Start(&source, std::move(options), responder,
+                               std::make_shared<ApiCounters>());
+      source.sink->OnEnd(absl::OkStatus(), test.reason, {});
+      const auto has = [&](const char* words) {
+        return responder->body.find(words) != std::string::npos;
+      };
+      EXPECT_EQ(has("\"code\":\"schema_not_met\""), test.is_error) << responder->body;
+      EXPECT_EQ(has("uniqueItems"), test.is_error) << responder->body;
+      EXPECT_EQ(has("\"finish_reason\":\"stop\"") || has("\"finish_reason\":\"length\""),
+                !test.is_error)
+          << responder->body;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata

@@ -301,8 +301,43 @@ TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
                              R"(,"structured_outputs":{"grammar":"root ::= [a-z]+"})"}) {
     EXPECT_EQ(ParseChat(Chat(fields))->sampler.grammar(), "root ::= [a-z]+") << fields;
   }
+  for (const char* fields : {R"(,"guided_regex":"[a-z]+\\d")", R"(,"regex":"[a-z]+\\d")",
+                             R"(,"structured_outputs":{"regex":"[a-z]+\\d"})"}) {
+    const auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr("[0-9]")) << fields;
+  }
+  EXPECT_EQ(ParseChat(Chat(R"(,"format":{"const":"42"})"))->answer_schema, R"({"const":"42"})");
+  EXPECT_EQ(ParseChat(Chat(R"(,"format":"json")"))->answer_schema, R"({"type":"object"})");
   EXPECT_EQ(ParseChat(Chat(R"(,"structured_outputs":{"json_object":true})"))->answer_schema,
             R"({"type":"object"})");
+}
+
+TEST(OpenAiRequest, WhatNoGrammarKeepsIsCheckedWhereItIsStrict) {
+  const auto constrained = [](const std::string& fields) {
+    auto request = ParseChat(Chat(fields));
+    EXPECT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk()) << fields;
+    return *std::move(request);
+  };
+  const auto answer = [&](const char* strict, const char* schema) {
+    return constrained(
+        absl::StrCat(R"(,"response_format":{"type":"json_schema","json_schema":{"strict":)", strict,
+                     R"(,"schema":)", schema, "}}"));
+  };
+  constexpr char kUnique[] = R"({"type":"array","uniqueItems":true})";
+  EXPECT_TRUE(answer("true", kUnique).checks_answer);
+  EXPECT_FALSE(answer("false", kUnique).checks_answer);
+  EXPECT_FALSE(answer("true", R"({"type":"integer","minimum":-9007199254740991})").checks_answer);
+  const auto tool = [&](const char* strict, const char* choice) {
+    return constrained(
+        absl::StrCat(R"(,"tools":[{"type":"function","function":{"name":"f","strict":)", strict,
+                     R"(,"parameters":{"type":"object","properties":{"a":)", kUnique,
+                     R"(}}}}],"tool_choice":")", choice, "\""));
+  };
+  EXPECT_THAT(tool("true", "required").checked_tools, ::testing::ElementsAre("f"));
+  EXPECT_THAT(tool("false", "required").checked_tools, ::testing::IsEmpty());
+  EXPECT_THAT(tool("true", "auto").checked_tools, ::testing::IsEmpty());
 }
 
 TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
@@ -318,6 +353,15 @@ TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
       {R"(,"grammar":"root ::= root")", "grammar"},
       {R"(,"grammar":7)", "grammar"},
       {R"(,"guided_grammar":"root ::= root")", "guided_grammar"},
+      {R"(,"guided_regex":"(")", "guided_regex"},
+      {R"(,"structured_outputs":{"regex":"(?<=a)b"})", "structured_outputs.regex"},
+      {R"(,"regex":"(?:a|b)*a(?:a|b){30}")", "regex"},
+      {R"(,"guided_regex":"a","guided_json":{})", "guided_regex"},
+      {R"(,"format":"xml")", "format"},
+      {R"(,"format":"json","json_schema":{})", "format"},
+      {R"j(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{
+          "type":"array","uniqueItems":true,"items":{"pattern":"(?<=a)b"}}}})j",
+       "response_format.json_schema.schema.items.pattern"},
       {R"(,"guided_choice":[])", "guided_choice"},
       {R"(,"guided_choice":["a",1])", "guided_choice"},
       {R"(,"guided_json":"no schema")", "guided_json"},
