@@ -35,6 +35,8 @@ class JsonGrammar {
   // A space, a newline with indent, or nothing.
   GbnfExpr Space() const { return GbnfExpr::Rule(space_); }
   GbnfExpr NewRule(absl::string_view name, GbnfExpr body);
+  // Any text up to and with the first `mark`, which is not empty.
+  GbnfExpr TextUntil(absl::string_view mark);
 
   // The text of the grammar with the root rule `root`. `path` is that of the whole, for errors.
   absl::StatusOr<std::string> Finish(GbnfExpr root, const std::string& path);
