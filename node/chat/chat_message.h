@@ -17,6 +17,7 @@ struct ChatMessage {
   std::string name = {};                 // may be empty
   std::vector<ChatToolCall> calls = {};  // of an assistant
   std::string call_id = {};              // of a tool: the id of the call that it answers
+  std::string reasoning = {};            // of an assistant: what it thought before; may be empty
 };
 
 struct ChatTool {

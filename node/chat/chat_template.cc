@@ -101,6 +101,7 @@ OrderedJson MessageOf(const ChatMessage& message, const Features& features) {
   }
   json["content"] = ContentOf(content, features);
   if (!message.name.empty()) json["name"] = message.name;
+  if (!message.reasoning.empty()) json["reasoning_content"] = message.reasoning;
   return json;
 }
 
@@ -204,7 +205,8 @@ class ChatTemplate::Impl final : public ChatTemplate {
       features_.calls = calls;
       // Arguments that the template escapes again would teach the model the wrong form.
       if (shows({user[0], call, user[0]}, {},
-                {"\"strata_key\":", "'strata_key':", "strata_key="}) ||
+                {"\"strata_key\":", "'strata_key':", "strata_key=", "=strata_key>", ">strata_key<",
+                 "=\"strata_key\"", "{strata_key:"}) ||
           shows({user[0], call}, {}, {"\"strata_key\":", "'strata_key':"})) {
         break;
       }

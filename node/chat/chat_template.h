@@ -39,6 +39,9 @@ class ChatTemplate {
   struct Prompt {
     std::string text;
     bool has_bos = false;  // `text` begins with the BOS token's text
+    // How the model writes thoughts and calls, for DecodeChatFormat() (chat_format.h). Set by the
+    // template process.
+    std::string format = {};
   };
   // Renders a prompt for the assistant's next message, unless `options` say otherwise.
   // kInvalidArgument: the template refuses these messages, with its own message, or leaves out the
