@@ -42,6 +42,9 @@ class ChatTemplate {
     bool has_bos = false;  // `text` begins with the BOS token's text
     // The template has no form for tools: they, calls and results are told in words of our own.
     bool tools_in_words = false;
+    // How the model writes thoughts and calls, for DecodeChatFormat() (chat_format.h). Set by the
+    // template process.
+    std::string format = {};
   };
   // Renders a prompt for the assistant's next message, unless `options` say otherwise. Where the
   // template refuses the messages, they are changed in ways that leave what they say

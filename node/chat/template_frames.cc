@@ -130,6 +130,7 @@ std::string EncodeTemplateResult(const TemplateResult& result) {
     wire.set_prompt(result.prompt->text);
     wire.set_has_bos(result.prompt->has_bos);
     wire.set_tools_in_words(result.prompt->tools_in_words);
+    wire.set_format(result.prompt->format);
   } else {
     wire.set_error(std::string(result.prompt.status().message()));
   }
@@ -147,7 +148,7 @@ absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes) {
     result.prompt = absl::InvalidArgumentError(wire.error());
   } else if (wire.has_prompt()) {
     result.prompt = ChatTemplate::Prompt{
-        .text = wire.prompt(), .has_bos = wire.has_bos(), .tools_in_words = wire.tools_in_words()};
+        .text = wire.prompt(), .has_bos = wire.has_bos(), .tools_in_words = wire.tools_in_words(), .format = wire.format()};
   }
   return result;
 }

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "node/chat/chat_format.h"
 #include "node/chat/jinja_template.h"
 #include "node/chat/template_frames.h"
 #include "node/workers/child_process.h"
@@ -161,12 +162,14 @@ class TemplateServer {
       auto read = ChatTemplate::Parse(request.source);
       if (!read.ok()) return ExitIfExhausted(read.status());
       if (templates_.size() >= kTemplatesMax) templates_.clear();
-      known = templates_.emplace(key, *std::move(read)).first;
+      const std::string format = EncodeChatFormat(LearnChatFormat(**read, request.source));
+      known = templates_.emplace(key, Known{*std::move(read), format}).first;
     }
     Send({.is_read = true});
-    auto prompt =
-        known->second->Render(request.messages, request.tools, request.now, request.options);
+    auto prompt = known->second.chat_template->Render(request.messages, request.tools, request.now,
+                                                      request.options);
     if (!prompt.ok()) return ExitIfExhausted(prompt.status());
+    prompt->format = known->second.format;
     return prompt;
   }
 
@@ -187,11 +190,16 @@ class TemplateServer {
     if (busy) busy_since_ = ProcessorTime();
   }
 
+  struct Known {
+    std::shared_ptr<const ChatTemplate> chat_template;  // shared, as Parse() gives it
+    std::string format;
+  };
+
   const TemplateLimits limits_;
   const Memory first_ = MemoryNow();
 
   // Serving thread.
-  std::map<std::string, std::shared_ptr<const ChatTemplate>> templates_;
+  std::map<std::string, Known> templates_;
 
   absl::Mutex mu_;
   std::optional<absl::Duration> busy_since_ ABSL_GUARDED_BY(mu_);  // in processor time

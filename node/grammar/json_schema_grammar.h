@@ -44,6 +44,8 @@ class JsonGrammar {
   // A space, a newline with indent, or nothing.
   GbnfExpr Space() const { return GbnfExpr::Rule(space_); }
   GbnfExpr NewRule(absl::string_view name, GbnfExpr body);
+  // Any text up to and with the first `mark`, which is not empty.
+  GbnfExpr TextUntil(absl::string_view mark);
   // The paths of what is relaxed.
   const std::vector<std::string>& relaxed() const { return relaxed_; }
 

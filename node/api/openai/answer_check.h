@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "node/api/openai/openai_request.h"
-#include "node/chat/tool_calls.h"
+#include "node/chat/tool_call_reader.h"
 
 namespace strata {
 

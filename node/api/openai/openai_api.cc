@@ -315,11 +315,6 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   }
   CompletionSession::Options call;
   const ChatTemplate::Source source = TemplateOf(model, request.tools.offered());
-  call.tool_form = ToolFormOf(source.text);
-  if (absl::Status status = Constrain(call.tool_form, &request); !status.ok()) {
-    responder->Answer(ErrorResponse(status));
-    return;
-  }
   call.answer = {.chat = request.chat,
                  .id = NewAnswerId(request.chat),
                  .created_s = absl::ToUnixSeconds(WallNow()),
@@ -332,6 +327,10 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   call.request = std::move(request);
   call.no_special = call.request.no_special;
   if (!call.request.chat) {
+    if (absl::Status status = Constrain({}, &call.request); !status.ok()) {
+      responder->Answer(ErrorResponse(status));
+      return;
+    }
     Start(std::move(call), model.n_ctx(), responder);
     return;
   }
@@ -355,6 +354,16 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
         if (!prompt.ok()) {
           responder->Answer(ErrorResponse(prompt.status()));
           return;
+        }
+        call.format = DecodeChatFormat(prompt->format);
+        if (absl::Status status = Constrain(call.format, &call.request); !status.ok()) {
+          responder->Answer(ErrorResponse(status));
+          return;
+        }
+        // Some templates open a thought though none is wanted.
+        if (call.request.thought_tokens_max == 0 && !call.format.is_harmony &&
+            call.format.thoughts.IsOpenIn(prompt->text)) {
+          absl::StrAppend(&prompt->text, ThoughtEnding(call.format, /*may_call=*/true));
         }
         call.request.prompts.push_back({.text = std::move(prompt->text)});
         call.parse_special = true;

@@ -113,7 +113,8 @@ OrderedJson UsageOf(const ApiUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
 }
 
 OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
@@ -137,6 +138,7 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
     OrderedJson delta = OrderedJson::object();
     if (piece.first) delta["role"] = "assistant";
     if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
+    if (!piece.thought.empty()) delta["reasoning_content"] = piece.thought;
     if (!piece.calls.empty()) delta["tool_calls"] = CallsOf(piece.calls, /*chunk=*/true);
     choice["delta"] = std::move(delta);
   } else {
@@ -167,6 +169,7 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
     OrderedJson choice = {{"index", piece.index}};
     if (answer.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}};
+      if (!piece.thought.empty()) choice["message"]["reasoning_content"] = piece.thought;
       if (!piece.calls.empty()) {
         if (piece.text.empty()) choice["message"]["content"] = nullptr;
         choice["message"]["tool_calls"] = CallsOf(piece.calls, /*chunk=*/false);

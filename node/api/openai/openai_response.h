@@ -25,6 +25,7 @@ struct ApiUsage {
   uint64_t prompt_tokens = 0;
   uint64_t cached_tokens = 0;  // of those
   uint64_t completion_tokens = 0;
+  uint64_t reasoning_tokens = 0;  // of those
 };
 
 // A tool call, or the next piece of it.
@@ -39,6 +40,7 @@ struct ApiPiece {
   uint32_t index = 0;
   bool first = false;  // of its choice
   std::string text;
+  std::string thought = {};   // "reasoning_content", as DeepSeek's API has it
   std::string finish_reason;  // "stop", "length", "tool_calls"; empty: not yet
   // The stop string or token of the request that ended the choice, if one did.
   std::string stop_string = {};

@@ -6,10 +6,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
+#include "node/chat/tool_call_grammar.h"
 #include "node/grammar/regex_grammar.h"
 #include "node/grammar/schema_check.h"
 
@@ -56,39 +58,77 @@ const std::string* Text(const Json& json, const char* name) {
   return member == nullptr ? nullptr : member->get_ptr<const std::string*>();
 }
 
+// Wider than OpenAI's: MCP's names have slashes, colons and more letters.
 bool IsName(absl::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  return !name.empty() && name.size() <= kApiToolNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::StrContains("_-./:@", c);
+         });
+}
+
+// The name in one of the forms that name a tool: OpenAI's of chats and of Responses, Anthropic's.
+const std::string* NameIn(const Json& tool) {
+  const Json* function = Member(tool, "function");
+  return Text(function != nullptr ? *function : tool, "name");
+}
+
+absl::Status CheckOffered(const std::string& name, const ChatTools& tools) {
+  const bool is_offered = std::any_of(tools.list.begin(), tools.list.end(),
+                                      [&name](const ChatTool& tool) { return tool.name == name; });
+  if (is_offered) return absl::OkStatus();
+  return BadParam("tool_choice", absl::StrCat("there is no tool \"", name, "\""));
+}
+
+// {"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[…]}}: the others are not offered.
+absl::Status AllowOnly(const Json& choice, ChatTools* tools) {
+  const Json* nested = Member(choice, "allowed_tools");
+  const Json& allowed = nested != nullptr ? *nested : choice;  // Responses has no such level
+  const Json* list = Member(allowed, "tools");
+  const std::string* mode = Text(allowed, "mode");
+  if (list == nullptr || !list->is_array() || list->empty() || mode == nullptr ||
+      (*mode != "auto" && *mode != "required")) {
+    return BadParam("tool_choice.allowed_tools",
+                    R"(must have "mode", "auto" or "required", and "tools", a list of some)");
+  }
+  std::vector<std::string> names;
+  for (const Json& tool : *list) {
+    const std::string* name = NameIn(tool);
+    if (name == nullptr) return BadParam("tool_choice.allowed_tools.tools", "must have names");
+    if (absl::Status status = CheckOffered(*name, *tools); !status.ok()) return status;
+    names.push_back(*name);
+  }
+  std::erase_if(tools->list, [&names](const ChatTool& tool) {
+    return std::find(names.begin(), names.end(), tool.name) == names.end();
   });
+  if (*mode == "required") tools->choice = ChatTools::Choice::kRequired;
+  return absl::OkStatus();
 }
 
 absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
   const std::string expected =
       R"(must be "none", "auto", "required" or {"type":"function","function":{"name":…}})";
-  if (const auto* word = choice.get_ptr<const std::string*>()) {
-    if (*word == "none") {
-      tools->choice = ChatTools::Choice::kNone;
-    } else if (*word == "required") {
-      tools->choice = ChatTools::Choice::kRequired;
-    } else if (*word != "auto") {
-      return BadParam("tool_choice", expected);
+  const std::string* word = choice.get_ptr<const std::string*>();
+  const std::string* type = word != nullptr ? word : Text(choice, "type");
+  const std::string* name = word != nullptr ? nullptr : NameIn(choice);
+  if (type == nullptr) return BadParam("tool_choice", expected);
+  if (*type == "none") {
+    tools->choice = ChatTools::Choice::kNone;
+  } else if (*type == "required" || *type == "any") {  // the latter is Mistral's and Anthropic's
+    tools->choice = ChatTools::Choice::kRequired;
+    if (tools->list.empty()) {
+      return BadParam("tool_choice",
+                      absl::StrCat("is \"", *type, "\", but the request has no tools"));
     }
-    if (*word == "required" && tools->list.empty()) {
-      return BadParam("tool_choice", "is \"required\", but the request has no tools");
-    }
-    return absl::OkStatus();
-  }
-  const Json* function = Member(choice, "function");
-  const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
-  const std::string* type = Text(choice, "type");
-  if (name == nullptr || type == nullptr || *type != "function")
+  } else if (*type == "allowed_tools" && word == nullptr) {
+    return AllowOnly(choice, tools);
+  } else if ((*type == "function" || *type == "tool") && name != nullptr) {
+    if (absl::Status status = CheckOffered(*name, *tools); !status.ok()) return status;
+    tools->choice = ChatTools::Choice::kRequired;
+    tools->only = *name;
+  } else if (*type != "auto") {
     return BadParam("tool_choice", expected);
-  if (std::none_of(tools->list.begin(), tools->list.end(),
-                   [name](const ChatTool& tool) { return tool.name == *name; })) {
-    return BadParam("tool_choice", absl::StrCat("there is no tool \"", *name, "\""));
   }
-  tools->choice = ChatTools::Choice::kRequired;
-  tools->only = *name;
   return absl::OkStatus();
 }
 
@@ -300,8 +340,8 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
       const Json* function = Member((*list)[i], "function");
       const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
       if (name == nullptr || !IsName(*name)) {
-        return BadParam(path + ".function.name",
-                        "must be 1 to 64 letters, digits, dots, underscores and hyphens");
+        return BadParam(path + ".function.name", absl::StrCat("must be 1 to ", kApiToolNameBytesMax,
+                                                              " letters, digits and _ - . / : @"));
       }
       if (std::any_of(tools.list.begin(), tools.list.end(),
                       [name](const ChatTool& tool) { return tool.name == *name; })) {
@@ -345,19 +385,49 @@ absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage*
       const std::string path = absl::StrCat(name, ".tool_calls[", i, "]");
       const Json* function = Member((*list)[i], "function");
       const std::string* called = function != nullptr ? Text(*function, "name") : nullptr;
-      const std::string* arguments = function != nullptr ? Text(*function, "arguments") : nullptr;
+      const Json* arguments = function != nullptr ? Member(*function, "arguments") : nullptr;
       if (called == nullptr || called->empty())
         return BadParam(path + ".function.name", "is missing");
-      if (arguments == nullptr) return BadParam(path + ".function.arguments", "must be a string");
+      // Some clients send the object itself.
+      if (arguments == nullptr || !(arguments->is_string() || arguments->is_object())) {
+        return BadParam(path + ".function.arguments", "must be a string or an object");
+      }
       const std::string* id = Text((*list)[i], "id");
-      message->calls.push_back(
-          {.id = id != nullptr ? *id : "", .name = *called, .arguments = *arguments});
+      message->calls.push_back({.id = id != nullptr ? *id : "",
+                                .name = *called,
+                                .arguments = arguments->is_string() ? arguments->get<std::string>()
+                                                                    : arguments->dump()});
     }
   }
   if (message->role == "tool") {
     const std::string* id = Text(json, "tool_call_id");
-    if (id == nullptr) return BadParam(name + ".tool_call_id", "is missing");
-    message->call_id = *id;
+    if (id != nullptr) message->call_id = *id;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MatchResults(std::vector<ChatMessage>* messages) {
+  size_t unnamed = 0;
+  std::vector<ChatToolCall> open;  // calls without a result yet
+  for (size_t i = 0; i < messages->size(); ++i) {
+    ChatMessage& message = (*messages)[i];
+    for (ChatToolCall& call : message.calls) {
+      if (call.id.empty()) call.id = absl::StrFormat("call%05d", ++unnamed);
+      open.push_back(call);
+    }
+    if (message.role != "tool") continue;
+    // Without an id it is the first result that the tool, or any, still owes.
+    const auto call = std::find_if(open.begin(), open.end(), [&message](const ChatToolCall& each) {
+      return !message.call_id.empty() ? each.id == message.call_id
+                                      : message.name.empty() || message.name == each.name;
+    });
+    if (call == open.end() && message.call_id.empty()) {
+      return BadParam(absl::StrCat("messages[", i, "].tool_call_id"),
+                      "is missing, and no call before it waits for a result");
+    }
+    if (call == open.end()) continue;
+    message.call_id = call->id;
+    open.erase(call);
   }
   return absl::OkStatus();
 }
@@ -389,7 +459,7 @@ absl::Status CheckAtTheEnd(bool answers, ApiRequest* request) {
 
 std::string ToolPath(size_t i) { return absl::StrCat("tools[", i, "].function.parameters"); }
 
-absl::Status Constrain(ToolForm form, ApiRequest* request) {
+absl::Status Constrain(const ChatFormat& format, ApiRequest* request) {
   const ChatTools& tools = request->tools;
   const bool must_call = tools.offered() && tools.choice == ChatTools::Choice::kRequired;
   const bool answers = !must_call && !request->answer_schema.empty();
@@ -401,6 +471,10 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
     if (!json.ok()) return json.status();
     auto answer = grammar.Schema(*json, request->answer_path);
     if (!answer.ok()) return answer.status();
+    if (request->chat && format.is_harmony) {
+      answer =
+          GbnfExpr::Sequence({GbnfExpr::Text("<|channel|>final<|message|>"), *std::move(answer)});
+    }
     parts.push_back(*std::move(answer));
   }
   if (tools.offered()) {
@@ -411,7 +485,9 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
                       .parameters = tools.list[i].parameters,
                       .path = ToolPath(i)});
     }
-    auto call = ToolCallGrammar(form, list, tools.parallel && tools.only.empty(), &grammar);
+    // Harmony's end of a call ends the generation.
+    const bool several = tools.parallel && tools.only.empty() && !format.is_harmony;
+    auto call = ToolCallGrammar(format.calls, list, several, &grammar);
     if (!call.ok()) return call.status();
     parts.push_back(*std::move(call));
   }
@@ -419,6 +495,7 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
       grammar.Finish(GbnfExpr::Choice(std::move(parts)), answers ? request->answer_path : "tools");
   if (!text.ok()) return text.status();
   request->sampler.set_grammar(*std::move(text));
+  request->constrains_answer = true;
   return grammar.relaxed().empty() ? absl::OkStatus() : CheckAtTheEnd(answers, request);
 }
 
