@@ -250,6 +250,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const SchemaJson& schema, cons
   if (!strings.ok() && IsUnmet(strings.status()) && schema.contains("pattern") &&
       KnownFormat(schema) != nullptr) {
     rules->pop_back();  // beside a pattern, a format is a remark
+    Relax(place.In("format"));
     strings = Strings(*std::move(rules), place);
   }
   if (!strings.ok()) return strings.status();

@@ -173,23 +173,22 @@ class MagnitudeGrammar {
 
   std::optional<Expr> Make() {
     uint64_t from = low_ ? low_->whole : 0;
-    if (high_ && high_->whole == kTooLarge) high_.reset();
-    if (from == kTooLarge || (!high_ && from > uint64_t{kWholeMax})) return std::nullopt;
-    if (!high_) {
-      if (low_ && !IsWholeStart()) {
-        Add(from, from, {.low = low_});
-        ++from;
-      }
-      Add(from, kWholeMax, {});
-    } else if (from == high_->whole) {
+    const uint64_t to = high_ ? high_->whole : kTooLarge;
+    const bool has_end = to != kTooLarge;
+    if (from == kTooLarge || (!has_end && from > uint64_t{kWholeMax})) return std::nullopt;
+    if (has_end && from == to) {
       Add(from, from, {.low = low_, .high = high_});
-    } else if (from < high_->whole) {
+    } else if (from < to) {
       if (low_ && !IsWholeStart()) {
         Add(from, from, {.low = low_});
         ++from;
       }
-      if (from < high_->whole) Add(from, high_->whole - 1, {});
-      Add(high_->whole, high_->whole, {.high = high_});
+      if (!has_end) {
+        Add(from, kWholeMax, {});
+      } else {
+        if (from < to) Add(from, to - 1, {});
+        Add(to, to, {.high = high_});
+      }
     }
     if (parts_.empty()) return std::nullopt;
     return Expr::Choice(std::move(parts_));
@@ -223,7 +222,7 @@ class MagnitudeGrammar {
   }
 
   const std::optional<Magnitude> low_;
-  std::optional<Magnitude> high_;
+  const std::optional<Magnitude> high_;
   const int digits_;
   std::vector<Expr> parts_;
 };

@@ -197,16 +197,19 @@ class OtherValidator {
     }
   }
   bool usable() const { return usable_; }
-  // Its expressions read bytes, and it takes large numbers for multiples of any.
+  // Its expressions read bytes, it takes large numbers for multiples of any, and 3e1 for no
+  // integer.
   bool IsExactFor(const std::string& value) const {
     size_t digits = 0, most = 0;
-    bool is_ascii = true;
+    bool is_ascii = true, is_whole = true;
     for (const char c : value) {
+      is_whole = is_whole && (digits == 0 || (c != '.' && c != 'e' && c != 'E'));
       digits = absl::ascii_isdigit(static_cast<unsigned char>(c)) ? digits + 1 : 0;
       most = std::max(most, digits);
       is_ascii = is_ascii && absl::ascii_isascii(static_cast<unsigned char>(c));
     }
     return (is_ascii || !absl::StrContains(text_, "attern")) &&
+           (is_whole || !absl::StrContains(text_, "\"integer\"")) &&
            (most < 7 || !absl::StrContains(text_, "multipleOf"));
   }
   bool Meets(const Json& value) const {

@@ -15,7 +15,7 @@ absl::Status CheckText(const std::string& text, const std::string& schema,
                        const std::string& path) {
   const auto json = ParseSchema(schema, path);
   if (!json.ok()) return json.status();
-  const absl::Status status = SchemaCheck(*json).CheckText(text);
+  absl::Status status = SchemaCheck(*json).CheckText(text);
   if (status.ok()) return status;
   return WithErrorCode(absl::InternalError(absl::StrCat("the output does not meet ", path,
                                                         ", which is strict, in: ", status.message(),
@@ -43,7 +43,7 @@ absl::Status AnswerCheck::Finish() const {
       return each.name == call.name;
     });
     const auto index = static_cast<size_t>(tool - tools.begin());
-    const absl::Status status = CheckText(call.arguments, tool->parameters, ToolPath(index));
+    absl::Status status = CheckText(call.arguments, tool->parameters, ToolPath(index));
     if (!status.ok()) return status;
   }
   if (!request_->checks_answer || !calls_.empty()) return absl::OkStatus();

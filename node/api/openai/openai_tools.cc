@@ -442,14 +442,14 @@ absl::Status CheckAtTheEnd(bool answers, ApiRequest* request) {
   };
   if (answers && request->answer_strict) {
     request->checks_answer = true;
-    const absl::Status status = can_check(request->answer_schema, request->answer_path);
+    absl::Status status = can_check(request->answer_schema, request->answer_path);
     if (!status.ok()) return status;
   }
   const std::vector<ChatTool>& tools = request->tools.list;
   for (size_t i = 0; i < tools.size() && request->tools.offered(); ++i) {
     if (!tools[i].strict || tools[i].parameters.empty()) continue;
     request->checked_tools.push_back(tools[i].name);
-    const absl::Status status = can_check(tools[i].parameters, ToolPath(i));
+    absl::Status status = can_check(tools[i].parameters, ToolPath(i));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
