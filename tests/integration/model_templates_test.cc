@@ -108,6 +108,7 @@ TEST_F(ModelTemplates, TheOneForToolsIsUsedWithToolsAndAnyByItsName) {
 
   ASSERT_TRUE(Run(0, {"unload", "several", "--json"}).is_object());
   Load(path, {"--chat-template", "tool_use"});
+  EXPECT_THAT(Listed(0, "several").value("chat_problem", ""), HasSubstr("TOOLS None"));
   EXPECT_THAT(Chat("several").body, HasSubstr("TOOLS None"));
 }
 
