@@ -114,8 +114,8 @@ absl::Status Start() {
 }
 
 Owned TextOf(const std::string& text) {
-  return Owned(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                    "surrogateescape"));
+  return Owned(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
 }
 
 // As Python's own reader of JSON makes them. Null: an exception was raised.

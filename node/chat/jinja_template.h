@@ -42,8 +42,7 @@ class JinjaTemplate {
   // `variables`: an object; `now`: what strftime_now() says, in local time.
   // kInvalidArgument: an error of the template's, or one that it raised, in its words.
   // kResourceExhausted: there is not enough memory.
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables,
-                                     absl::Time now) const;
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, absl::Time now) const;
 
  private:
   struct State;

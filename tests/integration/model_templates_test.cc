@@ -56,11 +56,18 @@ class ModelTemplates : public ::strata::testing::TwoNodes {
                  {"messages", Json::array({{{"role", "user"}, {"content", "SHOW"}}})}});
     return Post(0, "/v1/chat/completions", more);
   }
+  // What a node's list says of a model, once it has it.
   Json Listed(size_t node, const std::string& model) {
-    for (const Json& each : Json::parse(Get(node, "/v1/models").body)["data"]) {
-      if (each["id"] == model) return each["strata"];
-    }
-    return {};
+    Json listed = Json::object();
+    EXPECT_TRUE(Eventually([&] {
+      const Json models = Json::parse(Get(node, "/v1/models").body, nullptr, false);
+      if (!models.is_object() || !models.contains("data")) return false;
+      for (const Json& each : models["data"]) {
+        if (each["id"] == model) listed = each["strata"];
+      }
+      return !listed.empty();
+    }));
+    return listed;
   }
 
   const std::string folder_ = ::strata::testing::MakeTestFolder();
@@ -73,8 +80,8 @@ TEST_F(ModelTemplates, AnUnreadableOneIsReportedAndAnotherMayBeGiven) {
   EXPECT_THAT(loaded["chat_problem"], HasSubstr("cannot be read"));
   for (const size_t node : {0, 1}) {
     const Json listed = Listed(node, "unreadable");
-    EXPECT_EQ(listed["chat"], false) << listed;
-    EXPECT_THAT(listed["chat_problem"], HasSubstr("cannot be read"));
+    EXPECT_EQ(listed.value("chat", true), false) << listed;
+    EXPECT_THAT(listed.value("chat_problem", ""), HasSubstr("cannot be read"));
   }
   EXPECT_THAT(Chat("unreadable").body, HasSubstr("cannot be read"));
 
@@ -82,7 +89,7 @@ TEST_F(ModelTemplates, AnUnreadableOneIsReportedAndAnotherMayBeGiven) {
   const std::string file = folder_ + "/mine.jinja";
   std::ofstream(file) << kShows;
   EXPECT_EQ(Load(path, {"--chat-template", file})["chat"], true);
-  EXPECT_EQ(Listed(1, "unreadable")["chat"], true);
+  EXPECT_TRUE(Listed(1, "unreadable").value("chat", false));
   const HttpReply reply = Chat("unreadable");
   EXPECT_EQ(reply.status, 400);
   EXPECT_THAT(reply.body, HasSubstr("MINE [{"));
@@ -101,6 +108,7 @@ TEST_F(ModelTemplates, TheOneForToolsIsUsedWithToolsAndAnyByItsName) {
 
   ASSERT_TRUE(Run(0, {"unload", "several", "--json"}).is_object());
   Load(path, {"--chat-template", "tool_use"});
+  EXPECT_THAT(Listed(0, "several").value("chat_problem", ""), HasSubstr("TOOLS None"));
   EXPECT_THAT(Chat("several").body, HasSubstr("TOOLS None"));
 }
 

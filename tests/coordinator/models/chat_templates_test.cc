@@ -34,7 +34,7 @@ TEST(ChatTemplates, ALoadGivesOneForAllChats) {
   request.set_chat_template("{{ 'mine\xff' }}");
   const auto templates = ChatTemplatesOf(Header(), request);
   ASSERT_TRUE(templates.ok()) << templates.status();
-  EXPECT_EQ(templates->usual, "{{ 'mine\xef\xbf\xbd' }}");
+  EXPECT_EQ(templates->usual, "{{ 'mine?' }}");
   EXPECT_EQ(templates->with_tools, "");
 }
 

@@ -43,8 +43,9 @@ TEST(JinjaTemplate, HasTheSettingsOfHuggingFace) {
 }
 
 TEST(JinjaTemplate, VariablesAreThoseOfJson) {
-  EXPECT_THAT(Render("{{ x }}", R"({"x":{"b":[1,-2,2.5,1e3,18446744073709551615],"a":[true,null,"é"]}})"),
-              IsOkAndHolds("{'b': [1, -2, 2.5, 1000.0, 18446744073709551615], 'a': [True, None, 'é']}"));
+  EXPECT_THAT(
+      Render("{{ x }}", R"({"x":{"b":[1,-2,2.5,1e3,18446744073709551615],"a":[true,null,"é"]}})"),
+      IsOkAndHolds("{'b': [1, -2, 2.5, 1000.0, 18446744073709551615], 'a': [True, None, 'é']}"));
 }
 
 TEST(JinjaTemplate, TellsTheTimeThatItIsGiven) {

@@ -85,7 +85,8 @@ auto HasText(const std::string& text) {
 TEST(TemplatePool, RendersTheSamePromptsAsInThisProcess) {
   TemplatePool pool(Limits());
   TemplateRequest request = MakeRequest(
-      "{{ bos_token }}{% for t in tools %}{{ t.function.name }};{% endfor %}{% for m in messages %}"
+      "{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }};{% endfor %}{% for m in "
+      "messages %}"
       "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}|"
       "{% endfor %}{{ strftime_now('%Y') }}{{ mood }}{{ add_generation_prompt }}");
   request.options = {.ends_with_opening = false, .variables = R"({"mood":"calm"})"};
