@@ -174,16 +174,16 @@ class MagnitudeGrammar {
   std::optional<Expr> Make() {
     uint64_t from = low_ ? low_->whole : 0;
     const uint64_t to = high_ ? high_->whole : kTooLarge;
-    const bool has_end = to != kTooLarge;
-    if (from == kTooLarge || (!has_end && from > uint64_t{kWholeMax})) return std::nullopt;
-    if (has_end && from == to) {
+    const bool is_bounded = to != kTooLarge;
+    if (from == kTooLarge || (!is_bounded && from > uint64_t{kWholeMax})) return std::nullopt;
+    if (is_bounded && from == to) {
       Add(from, from, {.low = low_, .high = high_});
     } else if (from < to) {
       if (low_ && !IsWholeStart()) {
         Add(from, from, {.low = low_});
         ++from;
       }
-      if (!has_end) {
+      if (!is_bounded) {
         Add(from, kWholeMax, {});
       } else {
         if (from < to) Add(from, to - 1, {});
