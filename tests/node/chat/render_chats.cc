@@ -45,7 +45,7 @@ TemplateRequest RequestOf(const Json& chat) {
 
 Json ResultOf(const absl::StatusOr<ChatTemplate::Prompt>& prompt) {
   if (!prompt.ok()) return {{"error", prompt.status().message()}};
-  return {{"text", prompt->text}, {"tools_in_words", prompt->tools_in_words}};
+  return {{"text", prompt->text}};
 }
 
 void RenderAll() {
