@@ -16,6 +16,7 @@ constexpr absl::string_view kHarmonyStart = "<|start|>", kHarmonyChannel = "<|ch
 // What ends a message; some models leave out the end and start the next one.
 constexpr absl::string_view kHarmonyEnds[] = {kHarmonyEnd, kHarmonyCall, kHarmonyReturn,
                                               kHarmonyStart, kHarmonyChannel};
+constexpr absl::string_view kHarmonyRecipient = "to=functions.";
 // More is no header.
 constexpr size_t kHarmonyHeaderBytesMax = 1024;
 
@@ -71,19 +72,24 @@ void HarmonyReader::Skip(size_t bytes) {
 
 bool HarmonyReader::Read(Piece* piece) {
   if (to_ == To::kHeader) {
+    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(pending_);
+    bool may_be_header = false;
+    for (const absl::string_view mark : {kHarmonyStart, kHarmonyChannel, kHarmonyRecipient}) {
+      may_be_header =
+          may_be_header || absl::StartsWith(begun, mark) || absl::StartsWith(mark, begun);
+    }
     const size_t message = pending_.find(kHarmonyMessage);
-    if (message != std::string::npos) {
+    const bool has_end = message != std::string::npos;
+    const bool is_long = has_end
+                             ? message > kHarmonyHeaderBytesMax
+                             : pending_.size() > kHarmonyHeaderBytesMax + kHarmonyMessage.size();
+    if (may_be_header && !is_long && !has_end) return false;
+    if (may_be_header && !is_long) {
       ReadHeader(absl::string_view(pending_).substr(0, message), piece);
       Skip(message + kHarmonyMessage.size());
       return true;
     }
     // Output without any header is what is said.
-    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(pending_);
-    const bool may_be_header =
-        absl::StartsWith(begun, kHarmonyStart) || absl::StartsWith(begun, kHarmonyChannel) ||
-        absl::StartsWith(kHarmonyStart, begun) || absl::StartsWith(kHarmonyChannel, begun) ||
-        absl::StartsWith("to=functions.", begun) || absl::StartsWith(begun, "to=functions.");
-    if (may_be_header && pending_.size() <= kHarmonyHeaderBytesMax) return false;
     to_ = To::kContent;
     answers_ = true;
     return true;
@@ -123,7 +129,7 @@ void HarmonyReader::ReadHeader(absl::string_view header, Piece* piece) {
     return word.substr(0, word.find_first_of(" <\n"));
   };
   const absl::string_view channel = word_behind(kHarmonyChannel);
-  const absl::string_view function = word_behind("to=functions.");
+  const absl::string_view function = word_behind(kHarmonyRecipient);
   const bool is_tool =
       std::any_of(tools_.begin(), tools_.end(),
                   [function](const ReadableTool& tool) { return tool.name == function; });

@@ -24,7 +24,16 @@ std::string Unquoted(const std::string& quoted) {
 
 ToolCallObjectReader::State ToolCallObjectReader::Read(std::string* pending) {
   size_t i = 0;
-  while (i < pending->size() && state_ == State::kReading) Take((*pending)[i++]);
+  while (i < pending->size() && state_ == State::kReading) {
+    if (in_string_ && !escaped_ && depth_ != call_depth_) {
+      // The inside of a string of the arguments.
+      const size_t end = std::min(pending->find_first_of("\"\\", i), pending->size());
+      raw_.append(*pending, i, end - i);
+      i = end;
+      if (i == pending->size()) break;
+    }
+    Take((*pending)[i++]);
+  }
   pending->erase(0, i);
   return state_;
 }
