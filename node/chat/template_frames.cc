@@ -147,8 +147,10 @@ absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes) {
   if (wire.has_error()) {
     result.prompt = absl::InvalidArgumentError(wire.error());
   } else if (wire.has_prompt()) {
-    result.prompt = ChatTemplate::Prompt{
-        .text = wire.prompt(), .has_bos = wire.has_bos(), .tools_in_words = wire.tools_in_words(), .format = wire.format()};
+    result.prompt = ChatTemplate::Prompt{.text = wire.prompt(),
+                                         .has_bos = wire.has_bos(),
+                                         .tools_in_words = wire.tools_in_words(),
+                                         .format = wire.format()};
   }
   return result;
 }
