@@ -15,6 +15,7 @@ namespace strata {
 namespace {
 
 using ::strata::testing::HttpReply;
+using Json = nlohmann::json;
 
 // Thinks, unless it is told not to, and calls as Qwen3-Coder does.
 constexpr char kTemplate[] =
@@ -97,7 +98,7 @@ TEST_F(Thinking, IsToldApartEndedAndFollowedByAnAnswer) {
 
 TEST_F(Thinking, IsFollowedByACallInTheTemplatesForm) {
   const Json choice = Choice({{"thinking_budget", 6},
-                              {"tools", {kTool}},
+                              {"tools", Json::array({kTool})},
                               {"tool_choice", "required"},
                               {"parallel_tool_calls", false}});
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
@@ -111,7 +112,7 @@ TEST_F(Thinking, IsFollowedByACallInTheTemplatesForm) {
 
   for (const int tokens : {1, 5, 9, 20}) {
     const Json cut = Choice({{"enable_thinking", false},
-                             {"tools", {kTool}},
+                             {"tools", Json::array({kTool})},
                              {"tool_choice", "any"},
                              {"max_tokens", tokens}});
     const Json& content = cut["message"]["content"];
@@ -127,7 +128,7 @@ TEST_F(Thinking, CallsOfOtherFamiliesAreReadToo) {
        R"(root ::= "[TOOL_CALLS]mcp/weather:get[ARGS]{\"city\": \"Rome\"}")",
        R"(root ::= "<tool_call>{\"name\": \"mcp/weather:get\", \"arguments\": {\"city\": \"Rome\"}}</tool_call>")"}) {
     const Json choice =
-        Choice({{"enable_thinking", false}, {"tools", {kTool}}, {"grammar", grammar}});
+        Choice({{"enable_thinking", false}, {"tools", Json::array({kTool})}, {"grammar", grammar}});
     EXPECT_EQ(choice["finish_reason"], "tool_calls") << choice;
     ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
     EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"city": "Rome"})");

@@ -85,7 +85,7 @@ TEST(ToolArguments, WithoutASchemaTaggedValuesAreWhatTheyLookLike) {
 }
 
 TEST(ToolArguments, MarksTellTypesWhereTheFormHasThem) {
-  const ToolCallForm& form = FormOf("<｜DSML｜invoke name=\"", "<｜DSML｜function_calls>\n");
+  const ToolCallForm form = FormOf("<｜DSML｜invoke name=\"", "<｜DSML｜function_calls>\n");
   ExpectReads(form,
               "<｜DSML｜parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>\n"
               "<｜DSML｜parameter name=\"b\" string=\"false\">[1]</｜DSML｜parameter>\n"

@@ -93,9 +93,9 @@ TEST(ToolCallGrammar, WhatItAllowsIsReadBackInPiecesOfAnySize) {
           if (call.name != "write") continue;
           EXPECT_TRUE(arguments["text"].is_string()) << text << " gives " << call.arguments;
           EXPECT_TRUE(arguments["count"].is_number_integer()) << text;
-          if (arguments.contains("on")) EXPECT_TRUE(arguments["on"].is_boolean()) << text;
-          if (arguments.contains("list")) EXPECT_TRUE(arguments["list"].is_array()) << text;
-          if (arguments.contains("place")) EXPECT_TRUE(arguments["place"].is_object()) << text;
+          EXPECT_TRUE(!arguments.contains("on") || arguments["on"].is_boolean()) << text;
+          EXPECT_TRUE(!arguments.contains("list") || arguments["list"].is_array()) << text;
+          EXPECT_TRUE(!arguments.contains("place") || arguments["place"].is_object()) << text;
         }
         if (bytes == text.size()) whole = calls;
         ASSERT_EQ(calls.size(), whole.size()) << text;

@@ -252,7 +252,9 @@ TEST(CompletionSession, AThoughtIsToldApart) {
       EXPECT_EQ(read.message["reasoning_content"], "Hm, a greeting.") << stream;
       EXPECT_EQ(read.message["content"], "Hello!") << stream;
       EXPECT_EQ(read.finish_reason, "stop");
-      if (!stream) EXPECT_GT(read.usage["completion_tokens_details"]["reasoning_tokens"], 2);
+      if (!stream) {
+        EXPECT_GT(read.usage["completion_tokens_details"]["reasoning_tokens"], 2);
+      }
     }
   }
 }
