@@ -45,7 +45,7 @@ class Thinking : public ::strata::testing::TwoNodes {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  Json Choice(Json fields) {
+  Json Choice(const Json& fields) {
     Json body = {{"model", "thinker"},
                  {"max_tokens", 200},
                  {"temperature", 0},
