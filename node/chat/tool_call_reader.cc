@@ -105,9 +105,10 @@ ToolPiece ToolCallReader::Finish(bool is_cut) {
     case In::kContent: {
       // Spaces behind a call are dropped.
       if (complete_ > 0 && SkipSpace(pending_, 0) == pending_.size()) break;
-      // One byte may be anything; more of a mark is a call that was cut.
+      // One byte behind other content may be anything; more of a mark is a call that was cut.
       const size_t mark = pending_.find_first_of(first_bytes_);
-      const bool is_mark = is_cut && mark != std::string::npos && pending_.size() - mark > 1;
+      const bool is_mark =
+          is_cut && mark != std::string::npos && (!began_ || pending_.size() - mark > 1);
       if (!is_mark) out.content = pending_;  // only spaces are before a mark
       break;
     }
