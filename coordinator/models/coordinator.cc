@@ -215,7 +215,7 @@ PlanningOptions Coordinator::PlanningAgain(const Deployment& model, const PlanSc
   PlanningOptions planning = PlanningFor(caller);
   planning.known = model.planned().model;
   planning.model_id = model.model_id();
-  planning.positions = model.MeanPositions();
+  planning.positions = scope.positions.value_or(model.MeanPositions());
   planning.limits = ExcludedDevices(planning.model_id);
   planning.reuse = scope.reuse;
   planning.beside = scope.beside;

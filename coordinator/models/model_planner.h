@@ -149,6 +149,9 @@ struct PlanningOptions {
 struct PlanScope {
   PlanningOptions::Reuse reuse = PlanningOptions::Reuse::kIgnored;
   bool beside = false;  // as of PlanningOptions
+  // As of PlanningOptions, for plans that are compared with each other; unset: as requests have it
+  // now.
+  std::optional<uint32_t> positions = std::nullopt;
 };
 
 // Replaces the node in `place`, which a person gave in `option` by a node's name or id and perhaps

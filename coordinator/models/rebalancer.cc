@@ -21,7 +21,9 @@ std::vector<ModelTable::DeploymentPtr> RebalanceSchedule::Begin(const ModelTable
 }
 
 ModelRebalance::ModelRebalance(const Deployment& model)
-    : n_stages_(model.planned().plan.stages.size()), placement_(model.request().placement()) {
+    : n_stages_(model.planned().plan.stages.size()),
+      positions_(model.MeanPositions()),
+      placement_(model.request().placement()) {
   placement_.set_n_ctx(model.planned().inputs.request.cache.n_ctx);
   // Stages with experts on a CPU are not kept (coordinator/models/reusable_stages.h), and would be
   // loaded again and again.
@@ -34,7 +36,8 @@ ModelRebalance::ModelRebalance(const Deployment& model)
 PlanScope ModelRebalance::planning() const {
   using Reuse = PlanningOptions::Reuse;
   return {.reuse = step_ == Step::kPlanBetter ? Reuse::kMatched : Reuse::kAround,
-          .beside = step_ != Step::kPlanAsItIs};
+          .beside = step_ != Step::kPlanAsItIs,
+          .positions = positions_};
 }
 
 void ModelRebalance::OnPlanned(absl::StatusOr<std::unique_ptr<PlannedModel>> planned,

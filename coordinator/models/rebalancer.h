@@ -66,6 +66,7 @@ class ModelRebalance {
   void Move(std::unique_ptr<PlannedModel> plan, std::string reason);
 
   const size_t n_stages_;
+  const uint32_t positions_;  // both plans are compared at these
   wire::PlacementOptions placement_;
   Step step_ = Step::kEnd;
   std::unique_ptr<PlannedModel> as_it_is_, plan_;

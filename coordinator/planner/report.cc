@@ -49,7 +49,7 @@ std::string PlanReport(const ModelFile& model, const PlanRequest& request, const
     rows.back().push_back(last ? "" : ActivationRuleText(stage.sends));
   }
   absl::StrAppend(&out, TextTable(rows).Text(), "\nPredicted, behind ",
-                  request.positions > 0 ? request.positions : request.cache.n_ctx, " positions:\n");
+                  request.PredictedPositions(), " positions:\n");
   for (const StepTime& time : plan.times) {
     absl::StrAppendFormat(&out, "  %2u sequence%s at a time: %s a step, %.1f tokens/s\n",
                           time.batch, time.batch == 1 ? " " : "s", TimeText(time.step_s),

@@ -88,8 +88,8 @@ struct SchedulerStats {
   uint64_t steps = 0;
   uint64_t steps_failed = 0;
   uint64_t rows = 0;  // of all steps
-  uint64_t cells =
-      0;  // over which attention walked for these rows, each row's own position included
+  // Over which attention walked for these rows, each row's own position included.
+  uint64_t cells = 0;
   std::array<uint64_t, kStepRowsClasses.size() + 1> steps_by_rows = {};
   uint64_t tokens = 0;
   uint64_t prompt_tokens = 0;  // of admitted requests

@@ -117,6 +117,7 @@ struct PlanRequest {
   std::vector<Assignment> assignments;  // not empty: exactly these stages, in layer order
   bool with_hints = true;               // fill Plan::hints; plans some 10 times more
 
+  uint32_t PredictedPositions() const { return positions > 0 ? positions : cache.n_ctx; }
   const PlanLink& Link(size_t from, size_t to) const { return links[from * nodes.size() + to]; }
   wire::ActivationType SentAs(size_t from, size_t to, uint32_t rows) const;
 };

@@ -58,7 +58,7 @@ StepShape StepOf(const PlanRequest& request) {
                 ? 1
                 : std::clamp(request.cache.n_seqs, 1u, kThroughputBatchMax);
   }
-  return DecodeStep(batch, request.positions > 0 ? request.positions : request.cache.n_ctx);
+  return DecodeStep(batch, request.PredictedPositions());
 }
 
 PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)

@@ -1,6 +1,8 @@
 #include "coordinator/models/rebalancer.h"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -100,6 +102,15 @@ TEST_F(RebalanceTest, ARecoveryComesFirst) {
   RebalanceSchedule schedule;
   EXPECT_THAT(schedule.Begin(models_, kMayAct, kStart), IsEmpty());
   EXPECT_EQ(schedule.at(), kStart + absl::Seconds(5));
+}
+
+TEST_F(RebalanceTest, BothPlansAreForTheSamePositionsWhateverRequestsDoMeanwhile) {
+  ModelRebalance rebalance(*Serving());
+  const std::optional<uint32_t> positions = rebalance.planning().positions;
+  EXPECT_TRUE(positions.has_value());
+  rebalance.OnPlanned(Planned(1), 0);
+  ASSERT_EQ(rebalance.step(), Step::kPlanBetter);
+  EXPECT_EQ(rebalance.planning().positions, positions);
 }
 
 TEST_F(RebalanceTest, TheBetterPlanIsForTheRoomBesideTheLoadedStages) {
