@@ -14,6 +14,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 from machines import Network, fail, first_line, say
@@ -174,11 +175,12 @@ class Contest:
         for depth in o.depths:
             context = (depth + 64 + 255) // 256 * 256
             for who, cores, streams in ((ONE, o.cores[:1], o.streams), (BOTH, o.cores[:2], o.streams[:-1])):
+                errors = tempfile.TemporaryFile(mode="w+", errors="replace")
                 benches = [subprocess.Popen(
                     ["taskset", "-c", str(core), "llama-batched-bench", "-m", o.small_model, "-t", "1", "-c",
                      str(context * streams[-1]), "-b", "512", "-ub", "512", "-npp", str(depth), "-ntg", str(o.tokens),
                      "-npl", ",".join(map(str, streams)), "--output-format", "jsonl"],
-                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for core in cores]
+                    stdout=subprocess.PIPE, stderr=errors, text=True) for core in cores]
                 speeds = {}
                 for bench in benches:
                     for line in bench.communicate()[0].splitlines():
@@ -186,7 +188,8 @@ class Contest:
                             figures = json.loads(line)
                             speeds[figures["pl"]] = speeds.get(figures["pl"], 0) + figures["speed_tg"]
                     if bench.returncode != 0:
-                        fail("llama-batched-bench failed")
+                        errors.seek(0)
+                        fail(f"llama-batched-bench failed: {errors.read()[-2000:]}")
                 for n, speed in speeds.items():
                     add(who, f"{n} behind {depth}", speed)
             words = ["--ctx", str(context), "--slots", str(o.streams[-1]), "--prompt", str(depth),
