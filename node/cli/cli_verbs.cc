@@ -391,6 +391,11 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
   verb->add_flag_callback(
       "--no-mmap", [options] { options->use_mmap = false; },
       "Read the model's file instead of mapping it");
+  verb->add_option("--chat-template", options->chat_template,
+                   "How a chat becomes a prompt: a file here (Jinja), or the name of one of the "
+                   "templates in the model's file, as tool_use (default: the file's)")
+      ->check(Utf8())
+      ->type_name("FILE|NAME");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
   verb->add_flag("--json", options->plan.json, "Print JSON");
 }

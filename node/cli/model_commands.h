@@ -39,6 +39,8 @@ struct LoadOptions {
   PlanOptions plan;
   bool use_mmap = true;
   bool allow_mixed_versions = false;
+  std::string
+      chat_template;  // a file here, or the name of one in the model's file; empty: its usual one
 };
 absl::Status RunLoad(const LoadOptions& options);
 

@@ -52,37 +52,60 @@ void CompletionSession::Start(GenerationSource* source, Options options,
                               std::shared_ptr<HttpResponder> responder,
                               std::shared_ptr<ApiCounters> counters) {
   std::shared_ptr<CompletionSession> session(
-      new CompletionSession(std::move(options), std::move(responder), std::move(counters)));
-  session->Run(source);
+      new CompletionSession(source, std::move(options), std::move(responder), std::move(counters)));
+  session->Run();
 }
 
-CompletionSession::CompletionSession(Options options, std::shared_ptr<HttpResponder> responder,
+CompletionSession::CompletionSession(GenerationSource* source, Options options,
+                                     std::shared_ptr<HttpResponder> responder,
                                      std::shared_ptr<ApiCounters> counters)
-    : options_(std::move(options)),
+    : source_(source),
+      options_(std::move(options)),
       responder_(std::move(responder)),
       counters_(std::move(counters)) {
   ++counters_->requests;
   ++counters_->running;
-  const size_t n_choices = options_.request.prompts.size() * options_.request.n;
+  const ApiRequest& request = options_.request;
+  const size_t n_choices = request.prompts.size() * request.n;
   for (size_t i = 0; i < n_choices; ++i) {
-    Choice& choice = choices_.emplace_back(
-        StopStringFilter::Options{.stops = options_.request.stops,
-                                  .show_stop = options_.request.show_stop,
-                                  .tokens_min = options_.request.sampler.tokens_min()});
+    Choice& choice = choices_.emplace_back();
+    choice.filter.emplace(FilterOptions());
     choice.piece.index = static_cast<uint32_t>(i);
     choice.piece.first = true;
-    choice.piece.logprobs = options_.request.logprobs;
-    const ApiRequest& request = options_.request;
+    choice.piece.logprobs = request.logprobs;
+    const std::string& prompt = request.prompts[i / request.n].text;
     if (request.echo) {
-      choice.piece.text = request.prompts[i / request.n].text;
+      choice.piece.text = prompt;
       choice.characters.Add(choice.piece.text);
     }
-    if (!request.tools.offered()) continue;
-    ToolReader::Options tools = {
-        .form = options_.tool_form, .names = {}, .calls_max = request.tools.parallel ? 0u : 1u};
-    for (const ChatTool& tool : request.tools.list) tools.names.push_back(tool.name);
-    choice.tools.emplace(std::move(tools));
+    if (AnswerCheck::IsNeeded(request)) choice.check.emplace(&request);
+    if (!request.chat) continue;
+    const ThoughtForm& thoughts = options_.format.thoughts;
+    const bool is_open = !options_.format.is_harmony && thoughts.IsOpenIn(prompt);
+    const bool begins_answer = request.continues_last && !is_open;
+    choice.reader = NewReader(i, begins_answer);
+    const bool may_follow =
+        options_.format.is_harmony || (thoughts.is_taught && thoughts.MayFollow(prompt));
+    choice.may_think = (request.thought_tokens_max || request.constrains_answer) &&
+                       !begins_answer && may_follow && request.splits_thoughts;
   }
+}
+
+StopStringFilter::Options CompletionSession::FilterOptions() const {
+  return {.stops = options_.request.stops,
+          .show_stop = options_.request.show_stop,
+          .tokens_min = options_.request.sampler.tokens_min()};
+}
+
+std::unique_ptr<OutputReader> CompletionSession::NewReader(size_t index, bool begins_answer) const {
+  const ApiRequest& request = options_.request;
+  const Choice& choice = choices_[index];
+  return std::make_unique<OutputReader>(OutputReader::Options{
+      .format = options_.format,
+      .prompt = choice.next_prompt ? *choice.next_prompt : request.prompts[index / request.n].text,
+      .tools = &request.tools,
+      .splits_thoughts = request.splits_thoughts,
+      .begins_answer = begins_answer});
 }
 
 CompletionSession::~CompletionSession() {
@@ -98,10 +121,7 @@ CompletionSession::~CompletionSession() {
                                   .error = error_});
 }
 
-void CompletionSession::Run(GenerationSource* source) {
-  responder_->OnGone([weak = weak_from_this()] {
-    if (const auto session = weak.lock()) session->OnClientGone();
-  });
+wire::GenerateRequest CompletionSession::NewRequest() const {
   const ApiRequest& api_request = options_.request;
   wire::GenerateRequest request;
   request.set_model(options_.model_id);
@@ -112,6 +132,19 @@ void CompletionSession::Run(GenerationSource* source) {
   request.set_shift_context(api_request.shift_context);
   request.set_keep_tokens(api_request.keep_tokens);
   *request.mutable_sampler() = api_request.sampler;
+  if (!api_request.chat) return request;
+  for (std::string& mark : MarksOf(options_.format, api_request.tools.offered())) {
+    request.mutable_sampler()->add_shown_marks(std::move(mark));
+  }
+  return request;
+}
+
+void CompletionSession::Run() {
+  responder_->OnGone([weak = weak_from_this()] {
+    if (const auto session = weak.lock()) session->OnClientGone();
+  });
+  const ApiRequest& api_request = options_.request;
+  wire::GenerateRequest request = NewRequest();
   const size_t n_choices = api_request.prompts.size() * api_request.n;
   for (size_t i = 0; i < n_choices; ++i) {
     const ApiPrompt& prompt = api_request.prompts[i / api_request.n];
@@ -119,26 +152,58 @@ void CompletionSession::Run(GenerationSource* source) {
     request.mutable_tokens()->Assign(prompt.tokens.begin(), prompt.tokens.end());
     request.set_id(i == 0 ? options_.request_id : absl::StrCat(options_.request_id, "/", i));
     request.mutable_sampler()->set_seed(api_request.sampler.seed() + i % api_request.n);
-    auto control = source->Generate(request, std::make_shared<Sink>(shared_from_this(), i), {});
-    bool over = false, complete = false;
+    request.mutable_sampler()->set_grammar(api_request.sampler.grammar());
     {
       absl::MutexLock lock(mu_);
-      over = over_;
-      Choice& choice = choices_[i];
-      if (!choice.ended) choice.control = control;
-      complete = choice.complete();  // its tokens may come before Generate() returns
+      // A thought needs no grammar: its answer has it.
+      if (choices_[i].may_think && api_request.constrains_answer) {
+        request.mutable_sampler()->clear_grammar();
+      }
     }
-    if (over) {
-      control->Cancel();
-    } else if (complete) {
-      control->Finish();
-    }
+    Generate(i, /*generation=*/0, request);
   }
+}
+
+void CompletionSession::Generate(size_t index, uint32_t generation,
+                                 const wire::GenerateRequest& request) {
+  auto control = source_->Generate(request, std::make_shared<Sink>(shared_from_this(), index), {});
+  bool over = false, complete = false;
+  {
+    absl::MutexLock lock(mu_);
+    over = over_;
+    Choice& choice = choices_[index];
+    // Its tokens, its end and even the next one may come before Generate() returns.
+    if (choice.generation != generation) return;
+    if (!choice.ended) choice.control = control;
+    complete = choice.complete() || choice.next_prompt.has_value();
+  }
+  if (over) {
+    control->Cancel();
+  } else if (complete) {
+    control->Finish();
+  }
+}
+
+wire::GenerateRequest CompletionSession::AnswerRequest(size_t index) {
+  Choice& choice = choices_[index];
+  wire::GenerateRequest request = NewRequest();
+  request.set_prompt(*choice.next_prompt);
+  request.set_id(absl::StrCat(options_.request_id, "/", index, "/answer"));
+  request.set_tokens_max(options_.tokens_max - choice.tokens);
+  request.mutable_sampler()->set_seed(request.sampler().seed() + index % options_.request.n);
+  const uint32_t tokens_min = options_.request.sampler.tokens_min();
+  request.mutable_sampler()->set_tokens_min(tokens_min - std::min(tokens_min, choice.tokens));
+  choice.filter.emplace(FilterOptions());
+  choice.reader = NewReader(index, /*begins_answer=*/true);
+  choice.next_prompt.reset();
+  choice.pending.clear();
+  choice.tokens_shown = 0;
+  return request;
 }
 
 void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
   absl::MutexLock lock(mu_);
-  choices_[index].started = true;
+  if (std::exchange(choices_[index].started, true)) return;  // goes on behind a thought
   if (index % options_.request.n == 0) usage_.prompt_tokens += prompt_tokens;
   if (++started_ < choices_.size() || !options_.request.stream || over_) return;
   // Until all generations have started, one may still be refused, with a status of its own.
@@ -163,7 +228,7 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
   {
     absl::MutexLock lock(mu_);
     Choice& choice = choices_[index];
-    if (over_ || choice.ended || choice.complete()) return;
+    if (over_ || choice.ended || choice.complete() || choice.next_prompt) return;
     choice.logprob += token.logprob();
     ++choice.tokens;
     ++usage_.completion_tokens;
@@ -172,48 +237,112 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
       counters_->CountFirstToken(*first_token_);
     }
     if (options_.request.logprobs) choice.pending.push_back(token);
-    Append(&choice, choice.filter.Add(token.piece()), /*last=*/false);
+    OutputPiece piece = ReadPiece(&choice, choice.filter->Add(token.piece()), Last::kNo);
+    if (choice.reader != nullptr) FollowThought(index, token.piece(), &piece);
+    Append(&choice, std::move(piece));
     if (options_.request.stream) Send(&choice);
-    if (choice.complete()) complete = choice.control;
+    if (choice.complete() || choice.next_prompt) complete = choice.control;
   }
   if (complete != nullptr) complete->Finish();
+}
+
+void CompletionSession::FollowThought(size_t index, absl::string_view piece, OutputPiece* read) {
+  Choice& choice = choices_[index];
+  const ApiRequest& request = options_.request;
+  const OutputReader& reader = *choice.reader;
+  if (reader.in_thought()) {
+    ++choice.thought_tokens;
+    ++usage_.reasoning_tokens;
+  }
+  if (!choice.may_think) return;
+  choice.thinking.append(piece);
+  if (request.thought_tokens_max && reader.in_thought() &&
+      choice.thought_tokens >= *request.thought_tokens_max) {
+    OutputPiece rest = choice.reader->Finish(/*is_cut=*/true);
+    read->thought += rest.thought;
+    GoOnBehindThought(index, /*ends_it=*/true);
+  } else if (request.constrains_answer && (reader.answers() || reader.thought_end() > 0)) {
+    read->tools = {};  // it had no grammar, so it is written again
+    GoOnBehindThought(index, /*ends_it=*/false);
+  } else if (reader.answers()) {
+    choice.may_think = false;
+    choice.thinking.clear();
+  }
+}
+
+void CompletionSession::GoOnBehindThought(size_t index, bool ends_it) {
+  Choice& choice = choices_[index];
+  const ApiRequest& request = options_.request;
+  const size_t end = choice.reader->thought_end();
+  choice.may_think = false;
+  choice.next_prompt = request.prompts[index / request.n].text;
+  if (ends_it) {
+    const bool may_call = request.tools.offered() || request.constrains_answer;
+    absl::StrAppend(&*choice.next_prompt, choice.thinking,
+                    ThoughtEnding(options_.format, may_call));
+  } else if (end > 0) {
+    absl::StrAppend(&*choice.next_prompt, choice.thinking.substr(0, end),
+                    BehindThought(options_.format));
+  }
+  choice.thinking.clear();
 }
 
 void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishReason reason,
                               const GenerationUsage& usage) {
   Controls cancel;
+  std::optional<wire::GenerateRequest> next;
   {
     absl::MutexLock lock(mu_);
     Choice& choice = choices_[index];
-    choice.ended = true;
     choice.control = nullptr;
-    ++ended_;
+    if (!over_ && status.ok() && reason == FinishReason::kEndOfGeneration && choice.may_think &&
+        options_.request.constrains_answer && !choice.complete()) {
+      GoOnBehindThought(index, /*ends_it=*/choice.reader->in_thought());
+    }
+    const bool goes_on = !over_ && choice.next_prompt.has_value();
+    if (goes_on && choice.tokens < options_.tokens_max) {
+      next = AnswerRequest(index);
+      ++choice.generation;
+    } else {
+      choice.ended = true;
+      ++ended_;
+    }
     if (over_) return;
     const bool stopped = choice.complete();
-    if (!stopped && !status.ok()) {
+    if (next) {
+      if (index % options_.request.n == 0) usage_.cached_tokens += usage.cached_tokens;
+    } else if (!stopped && !goes_on && !status.ok()) {
       cancel = Fail(status);
-    } else if (!stopped && reason == FinishReason::kCancelled) {
+    } else if (!stopped && !goes_on && reason == FinishReason::kCancelled) {
       cancel = Fail(absl::UnavailableError("the request was cancelled"));
     } else {
-      if (index % options_.request.n == 0) usage_.cached_tokens += usage.cached_tokens;
-      Append(&choice, choice.filter.Finish(), /*last=*/true);
-      choice.piece.finish_reason =
-          stopped || reason == FinishReason::kEndOfGeneration ? "stop" : "length";
-      choice.piece.stop_string = choice.filter.stop();
+      if (index % options_.request.n == 0 && choice.generation == 0) {
+        usage_.cached_tokens += usage.cached_tokens;
+      }
+      const bool is_whole = stopped || (!goes_on && reason == FinishReason::kEndOfGeneration);
+      Append(&choice,
+             ReadPiece(&choice, choice.filter->Finish(), is_whole ? Last::kEnded : Last::kCut));
+      choice.piece.finish_reason = is_whole ? "stop" : "length";
+      if (choice.check && is_whole && !choice.filter->stopped()) {
+        if (absl::Status met = choice.check->Finish(); !met.ok()) cancel = Fail(met);
+      }
+      choice.piece.stop_string = choice.filter->stop();
       const auto& stop_tokens = options_.request.sampler.stop_tokens();
       if (!stopped && usage.end_token &&
           std::find(stop_tokens.begin(), stop_tokens.end(), *usage.end_token) !=
               stop_tokens.end()) {
         choice.piece.stop_token = usage.end_token;
       }
-      if (choice.tools && choice.tools->calls() > 0 && choice.piece.finish_reason == "stop") {
+      if (choice.reader != nullptr && choice.reader->calls() > 0 &&
+          choice.piece.finish_reason == "stop") {
         choice.piece.finish_reason = "tool_calls";
       }
-      if (options_.request.stream) Send(&choice);
-      if (ended_ == choices_.size()) Complete();
+      if (options_.request.stream && !over_) Send(&choice);
+      if (ended_ == choices_.size() && !over_) Complete();
     }
   }
   for (const auto& control : cancel) control->Cancel();
+  if (next) Generate(index, /*generation=*/1, *next);
 }
 
 void CompletionSession::OnClientGone() {
@@ -228,21 +357,27 @@ void CompletionSession::OnClientGone() {
   for (const auto& control : cancel) control->Cancel();
 }
 
-ToolPiece CompletionSession::ReadPiece(Choice* choice, std::string text, bool last) {
-  if (!choice->tools) return {.content = std::move(text), .calls = {}};
-  ToolPiece piece = choice->tools->Add(text);
-  if (!last) return piece;
-  ToolPiece rest = choice->tools->Finish();
-  piece.content += rest.content;
-  for (ToolPiece::Call& call : rest.calls) piece.calls.push_back(std::move(call));
+OutputPiece CompletionSession::ReadPiece(Choice* choice, std::string text, Last last) {
+  OutputPiece piece;
+  if (choice->reader == nullptr) {
+    piece.tools.content = std::move(text);
+    return piece;
+  }
+  piece = choice->reader->Add(text);
+  if (last == Last::kNo) return piece;
+  OutputPiece rest = choice->reader->Finish(/*is_cut=*/last == Last::kCut);
+  piece.thought += rest.thought;
+  piece.tools.content += rest.tools.content;
+  for (ToolPiece::Call& call : rest.tools.calls) piece.tools.AddCall(std::move(call));
   return piece;
 }
 
-void CompletionSession::Append(Choice* choice, std::string text, bool last) {
-  ToolPiece next = ReadPiece(choice, std::move(text), last);
-  choice->piece.text += next.content;
+void CompletionSession::Append(Choice* choice, OutputPiece next) {
+  if (choice->check) choice->check->Add(next.tools);
+  choice->piece.text += next.tools.content;
+  if (options_.request.shows_thoughts) choice->piece.thought += next.thought;
   std::vector<ApiCallPiece>& calls = choice->piece.calls;
-  for (ToolPiece::Call& call : next.calls) {
+  for (ToolPiece::Call& call : next.tools.calls) {
     if (!calls.empty() && calls.back().index == call.index && call.name.empty()) {
       calls.back().arguments += call.arguments;
       continue;
@@ -253,7 +388,7 @@ void CompletionSession::Append(Choice* choice, std::string text, bool last) {
                      .arguments = std::move(call.arguments)});
   }
   if (!options_.request.logprobs) return;
-  const size_t shown = choice->filter.tokens_shown() - choice->tokens_shown;
+  const size_t shown = choice->filter->tokens_shown() - choice->tokens_shown;
   choice->tokens_shown += shown;
   const auto end = choice->pending.begin() + static_cast<ptrdiff_t>(shown);
   for (auto token = choice->pending.begin(); token != end; ++token) {
@@ -266,8 +401,8 @@ void CompletionSession::Append(Choice* choice, std::string text, bool last) {
 
 void CompletionSession::Send(Choice* choice) {
   ApiPiece& piece = choice->piece;
-  if (piece.text.empty() && piece.tokens.empty() && piece.finish_reason.empty() &&
-      piece.calls.empty()) {
+  if (piece.text.empty() && piece.thought.empty() && piece.tokens.empty() &&
+      piece.finish_reason.empty() && piece.calls.empty()) {
     return;
   }
   const std::string event = PieceEvent(options_.answer, piece, options_.request.include_usage);
@@ -278,6 +413,7 @@ void CompletionSession::Send(Choice* choice) {
   }
   piece.first = false;
   piece.text.clear();
+  piece.thought.clear();
   piece.tokens.clear();
   piece.text_offsets.clear();
   piece.calls.clear();

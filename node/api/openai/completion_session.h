@@ -1,6 +1,9 @@
 // One completion request in flight: starts a generation for each choice through the gateway, and
 // writes their output to the client, as a stream or at their end. Ends them at a stop string, or
 // when the client goes.
+//
+// A thought whose budget is used, or behind which the answer has a grammar, is a generation of its
+// own: a second one goes on from the prompt and the thought, whose KV is cached then.
 #pragma once
 
 #include <array>
@@ -15,11 +18,13 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "node/api/openai/answer_check.h"
 #include "node/api/openai/openai_request.h"
 #include "node/api/openai/openai_response.h"
 #include "node/api/request_record.h"
 #include "node/api/stop_string_filter.h"
-#include "node/chat/tool_calls.h"
+#include "node/chat/chat_format.h"
+#include "node/chat/output_reader.h"
 #include "node/gateway/gateway.h"
 #include "node/http/http_server.h"
 
@@ -47,11 +52,11 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::string client;
     std::string model_id;  // in hex
     uint32_t tokens_max = 0;
-    ToolForm tool_form = ToolForm::kTagged;  // where the request offers tools
-    bool parse_special = false;              // of the prompts
+    ChatFormat format;           // of a chat
+    bool parse_special = false;  // of the prompts
     bool no_special = false;
   };
-  // `counters`: shared with the API.
+  // `counters`: shared with the API. `source` outlives the generations.
   static void Start(GenerationSource* source, Options options,
                     std::shared_ptr<HttpResponder> responder,
                     std::shared_ptr<ApiCounters> counters);
@@ -60,9 +65,15 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
  private:
   class Sink;
   struct Choice {
-    explicit Choice(StopStringFilter::Options options) : filter(std::move(options)) {}
-    StopStringFilter filter;
-    std::optional<ToolReader> tools;          // where the request offers any
+    std::optional<StopStringFilter> filter;
+    std::unique_ptr<OutputReader> reader;  // of a chat
+    std::optional<AnswerCheck> check;      // where no grammar keeps what is strict
+    // While the model may think and something is to be done behind it: the output so far.
+    bool may_think = false;
+    std::string thinking;
+    uint32_t thought_tokens = 0;
+    std::optional<std::string> next_prompt;   // the generation is ended, and goes on from here
+    uint32_t generation = 0;                  // 1: that of the answer behind a thought's
     double logprob = 0;                       // sum over all its tokens
     ApiPiece piece;                           // not sent yet; without a stream, all of it
     CharacterCount characters;                // with logprobs: of the text, up to the last token
@@ -74,12 +85,17 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::shared_ptr<GenerationHandle> control;  // until the generation has ended
 
     // At a stop string, or once all tool calls are complete.
-    bool complete() const { return filter.stopped() || (tools.has_value() && tools->done()); }
+    bool complete() const { return filter->stopped() || (reader != nullptr && reader->done()); }
   };
 
-  CompletionSession(Options options, std::shared_ptr<HttpResponder> responder,
+  CompletionSession(GenerationSource* source, Options options,
+                    std::shared_ptr<HttpResponder> responder,
                     std::shared_ptr<ApiCounters> counters);
-  void Run(GenerationSource* source);
+  void Run();
+  // Starts the choice's generation. Without mu_.
+  void Generate(size_t index, uint32_t generation, const wire::GenerateRequest& request);
+  // Of all choices, but for their prompts.
+  wire::GenerateRequest NewRequest() const;
 
   void OnStarted(size_t index, size_t prompt_tokens);
   void OnToken(size_t index, const wire::SampledToken& token);
@@ -88,16 +104,28 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   void OnClientGone();
 
   using Controls = std::vector<std::shared_ptr<GenerationHandle>>;
-  ToolPiece ReadPiece(Choice* choice, std::string text, bool last)
+  enum class Last { kNo, kEnded, kCut };
+  StopStringFilter::Options FilterOptions() const;
+  std::unique_ptr<OutputReader> NewReader(size_t index, bool begins_answer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  OutputPiece ReadPiece(Choice* choice, std::string text, Last last)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts a thought's tokens; sets `next_prompt` where it has to end, or has ended.
+  void FollowThought(size_t index, absl::string_view piece, OutputPiece* read)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sets `next_prompt`; `ends_it`: the thought is cut where it is, and ended as the template would.
+  void GoOnBehindThought(size_t index, bool ends_it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The request that goes on behind the thought.
+  wire::GenerateRequest AnswerRequest(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<ApiPiece> BestChoices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Append(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Append(Choice* choice, OutputPiece next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Choice* choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the generations that the caller cancels once it has released the lock.
   Controls Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Controls RunningControls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  GenerationSource* const source_;
   const Options options_;
   const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
   const std::shared_ptr<ApiCounters> counters_;     // shared with the API

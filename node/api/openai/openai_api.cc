@@ -69,6 +69,13 @@ absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab)
   return status;
 }
 
+ChatTemplate::Source TemplateOf(const wire::ModelStatus& model, bool with_tools) {
+  const bool other = with_tools && !model.tools_chat_template().empty();
+  return {.text = other ? model.tools_chat_template() : model.chat_template(),
+          .bos = model.bos_text(),
+          .eos = model.eos_text()};
+}
+
 HttpResponse MethodNotAllowed(const char* allowed) {
   HttpResponse response = ErrorResponse(405, absl::StrCat("this path takes ", allowed));
   response.headers.emplace_back("Allow", allowed);
@@ -84,6 +91,7 @@ OpenAiApi::OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options
       options_(std::move(options)),
       list_stages_(std::move(list_stages)),
       counters_(std::make_shared<ApiCounters>()),
+      template_check_(&templates_),
       templates_(options_.templates) {}
 
 void OpenAiApi::SetServer(const HttpServer* server) {
@@ -215,18 +223,29 @@ void OpenAiApi::Metrics(const Responder& responder) {
 
 void OpenAiApi::Models(const Responder& responder) {
   gateway_->ListModels(
-      absl::ZeroDuration(), [responder](const absl::StatusOr<Gateway::Models>& models) {
+      absl::ZeroDuration(), [this, responder](const absl::StatusOr<Gateway::Models>& models) {
         if (!models.ok()) {
           responder->Answer(ErrorResponse(models.status()));
           return;
         }
-        responder->Answer({.body = ModelsJson(**models, absl::ToUnixSeconds(WallNow()))});
+        std::vector<ChatTemplate::Source> sources;
+        for (const wire::ModelStatus& model : **models) {
+          sources.push_back(TemplateOf(model, /*with_tools=*/false));
+        }
+        template_check_.Check(std::move(sources), [responder, models = *models](
+                                                      std::vector<ChatSupport> chat) {
+          responder->Answer({.body = ModelsJson(*models, chat, absl::ToUnixSeconds(WallNow()))});
+        });
       });
 }
 
 void OpenAiApi::Model(const std::string& name, const Responder& responder) {
-  WithModel(name, responder, [responder](const wire::ModelStatus& model) {
-    responder->Answer({.body = ModelJson(model, absl::ToUnixSeconds(WallNow()))});
+  WithModel(name, responder, [this, responder](const wire::ModelStatus& model) {
+    template_check_.Check(
+        {TemplateOf(model, /*with_tools=*/false)},
+        [responder, model](const std::vector<ChatSupport>& chat) {
+          responder->Answer({.body = ModelJson(model, chat[0], absl::ToUnixSeconds(WallNow()))});
+        });
   });
 }
 
@@ -295,11 +314,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     return;
   }
   CompletionSession::Options call;
-  call.tool_form = ToolFormOf(model.chat_template());
-  if (absl::Status status = Constrain(call.tool_form, &request); !status.ok()) {
-    responder->Answer(ErrorResponse(status));
-    return;
-  }
+  const ChatTemplate::Source source = TemplateOf(model, request.tools.offered());
   call.answer = {.chat = request.chat,
                  .id = NewAnswerId(request.chat),
                  .created_s = absl::ToUnixSeconds(WallNow()),
@@ -312,22 +327,25 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   call.request = std::move(request);
   call.no_special = call.request.no_special;
   if (!call.request.chat) {
+    if (absl::Status status = Constrain({}, &call.request); !status.ok()) {
+      responder->Answer(ErrorResponse(status));
+      return;
+    }
     Start(std::move(call), model.n_ctx(), responder);
     return;
   }
-  if (model.chat_template().empty()) {
+  if (source.text.empty()) {
     responder->Answer(ErrorResponse(BadParam(
         "model", absl::StrCat(model.name(), " has no chat template; use /v1/completions"))));
     return;
   }
-  TemplateRequest render = {
-      .source = {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()},
-      .messages = std::move(call.request.messages),
-      .tools = call.request.tools,
-      .now = WallNow(),
-      .options = {.ends_with_opening = call.request.ends_with_opening,
-                  .continues_last = call.request.continues_last,
-                  .variables = std::move(call.request.template_variables)}};
+  TemplateRequest render = {.source = source,
+                            .messages = std::move(call.request.messages),
+                            .tools = call.request.tools,
+                            .now = WallNow(),
+                            .options = {.ends_with_opening = call.request.ends_with_opening,
+                                        .continues_last = call.request.continues_last,
+                                        .variables = std::move(call.request.template_variables)}};
   call.request.messages.clear();
   TemplateTurns::Owner owner = {.model = call.model_id, .client = call.client};
   templates_.Render(
@@ -336,6 +354,16 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
         if (!prompt.ok()) {
           responder->Answer(ErrorResponse(prompt.status()));
           return;
+        }
+        call.format = DecodeChatFormat(prompt->format);
+        if (absl::Status status = Constrain(call.format, &call.request); !status.ok()) {
+          responder->Answer(ErrorResponse(status));
+          return;
+        }
+        // Some templates open a thought though none is wanted.
+        if (call.request.thought_tokens_max == 0 && !call.format.is_harmony &&
+            call.format.thoughts.IsOpenIn(prompt->text)) {
+          absl::StrAppend(&prompt->text, ThoughtEnding(call.format, /*may_call=*/true));
         }
         call.request.prompts.push_back({.text = std::move(prompt->text)});
         call.parse_special = true;

@@ -18,6 +18,7 @@
 #include "node/api/api_tokens.h"
 #include "node/api/openai/completion_session.h"
 #include "node/api/request_record.h"
+#include "node/chat/template_check.h"
 #include "node/chat/template_pool.h"
 #include "node/gateway/gateway.h"
 #include "node/http/http_server.h"
@@ -79,6 +80,7 @@ class OpenAiApi {
   absl::Mutex mu_;
   const HttpServer* server_ ABSL_GUARDED_BY(mu_) = nullptr;
 
+  TemplateCheck template_check_;
   TemplatePool templates_;  // last: its threads use the others
 };
 

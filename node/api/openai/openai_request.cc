@@ -13,6 +13,7 @@
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
 #include "node/api/openai/openai_fields.h"
+#include "node/api/openai/openai_thinking.h"
 #include "node/api/openai/openai_tools.h"
 #include "shard/sampling/sampler_settings.h"
 #include "transport/base/utf8.h"
@@ -473,6 +474,7 @@ std::optional<std::string> ContentOf(const Json& json, const std::string& name, 
       fields->Wrong(name, expected);
       return std::nullopt;
     }
+    if (IsThoughtPart(part)) continue;  // ThoughtOf()
     if (part["type"] != "text") {
       fields->Fail(UnsupportedParam(
           name, absl::StrCat("of type ", part["type"].get_ref<const std::string&>())));
@@ -485,6 +487,14 @@ std::optional<std::string> ContentOf(const Json& json, const std::string& name, 
     text += part["text"].get_ref<const std::string&>();
   }
   return text;
+}
+
+// Neither a string nor parts.
+bool IsPlainJson(const Json& content) {
+  return content.is_object() || content.is_number() || content.is_boolean() ||
+         (content.is_array() && std::any_of(content.begin(), content.end(), [](const Json& part) {
+            return !part.is_object() || !part.contains("type");
+          }));
 }
 
 void ReadMessages(Fields* fields, ApiRequest* request) {
@@ -526,15 +536,20 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
       return;
     }
     if (each.contains("content")) {
-      auto content = ContentOf(each["content"], name + ".content", fields);
+      // Some clients send a tool's result as it is.
+      const bool is_result = message.role == "tool" && IsPlainJson(each["content"]);
+      auto content = is_result ? std::optional(each["content"].dump())
+                               : ContentOf(each["content"], name + ".content", fields);
       if (!content) return;
       message.content = *std::move(content);
     }
+    if (message.role == "assistant") message.reasoning = ThoughtOf(each);
     if (each.contains("name") && each["name"].is_string()) {
       message.name = each["name"].get<std::string>();
     }
     request->messages.push_back(std::move(message));
   }
+  fields->Fail(MatchResults(&request->messages));
 }
 
 // vLLM's fields for the template.
@@ -604,6 +619,7 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
   CheckTokensMin(request, &fields);
   if (fields.status().ok()) ReadMessages(&fields, &request);
   if (fields.status().ok()) ReadTemplate(&fields, &request);
+  if (fields.status().ok()) fields.Fail(ReadThinking(*json, &request));
   if (!fields.status().ok()) return fields.status();
   return request;
 }

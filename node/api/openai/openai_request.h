@@ -27,6 +27,7 @@ inline constexpr size_t kApiStopTokensMax = 256;
 inline constexpr size_t kApiAnswerChoicesMax = 1024;  // strings of which the output is one
 inline constexpr size_t kApiMessagesMax = 4096;
 inline constexpr size_t kApiToolsMax = 256;
+inline constexpr size_t kApiToolNameBytesMax = 128;
 
 // A prompt as text or as tokens.
 struct ApiPrompt {
@@ -58,9 +59,19 @@ struct ApiRequest {
   bool ends_with_opening = true;
   bool continues_last = false;
   std::string template_variables;
-  std::string answer_schema;  // text of a JSON Schema that constrains the output; empty: none
-  std::string answer_path;    // path of the schema in the request, for errors
+  bool splits_thoughts = true;                 // false: they stay in the content
+  bool shows_thoughts = true;                  // false: they are not in the response
+  std::optional<uint32_t> thought_tokens_max;  // unset: as far as the model goes; 0: no thought
+  std::string answer_schema;   // text of a JSON Schema that constrains the output; empty: none
+  std::string answer_path;     // path of the schema in the request, for errors
+  bool answer_strict = false;  // an answer that does not meet it is an error
+  // The sampler's grammar is that of the answer behind a thought (Constrain()), not of the whole
+  // output.
+  bool constrains_answer = false;
   ChatTools tools;
+  // Whose grammar is not strict enough (Constrain): what is checked at the end.
+  bool checks_answer = false;
+  std::vector<std::string> checked_tools;  // by name
 };
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that asks for an

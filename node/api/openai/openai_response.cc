@@ -113,7 +113,8 @@ OrderedJson UsageOf(const ApiUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
 }
 
 OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
@@ -137,6 +138,7 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
     OrderedJson delta = OrderedJson::object();
     if (piece.first) delta["role"] = "assistant";
     if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
+    if (!piece.thought.empty()) delta["reasoning_content"] = piece.thought;
     if (!piece.calls.empty()) delta["tool_calls"] = CallsOf(piece.calls, /*chunk=*/true);
     choice["delta"] = std::move(delta);
   } else {
@@ -167,6 +169,7 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
     OrderedJson choice = {{"index", piece.index}};
     if (answer.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}};
+      if (!piece.thought.empty()) choice["message"]["reasoning_content"] = piece.thought;
       if (!piece.calls.empty()) {
         if (piece.text.empty()) choice["message"]["content"] = nullptr;
         choice["message"]["tool_calls"] = CallsOf(piece.calls, /*chunk=*/false);
@@ -205,7 +208,7 @@ const char* StateOf(const wire::ModelStatus& model) {
   }
 }
 
-OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+OrderedJson ModelOf(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
   OrderedJson json = {{"id", model.name()},
                       {"object", "model"},
@@ -223,7 +226,12 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
                         {"exact", model.exact()},
                         {"serving", serving},
                         {"state", StateOf(model)},
-                        {"chat", !model.chat_template().empty()}}}};
+                        {"chat", chat.status.ok()}}}};
+  if (chat.status.ok()) {
+    json["strata"]["tools"] = chat.tools_in_words ? "in words" : "as its template";
+  } else {
+    json["strata"]["chat_problem"] = ValidUtf8(chat.status.message());
+  }
   if (model.status().code() != 0) {
     json["strata"]["problem"] = ValidUtf8(FromWire(model.status()).message());
   }
@@ -232,14 +240,15 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
 
 }  // namespace
 
-std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models,
+                       const std::vector<ChatSupport>& chat, int64_t now_s) {
   OrderedJson data = OrderedJson::array();
-  for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
+  for (size_t i = 0; i < models.size(); ++i) data.push_back(ModelOf(models[i], chat[i], now_s));
   return Dump({{"object", "list"}, {"data", std::move(data)}});
 }
 
-std::string ModelJson(const wire::ModelStatus& model, int64_t now_s) {
-  return Dump(ModelOf(model, now_s));
+std::string ModelJson(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
+  return Dump(ModelOf(model, chat, now_s));
 }
 
 }  // namespace strata

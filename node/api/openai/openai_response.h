@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "node/chat/template_check.h"
 #include "proto/coordinator.pb.h"
 #include "proto/frame.pb.h"
 
@@ -24,6 +25,7 @@ struct ApiUsage {
   uint64_t prompt_tokens = 0;
   uint64_t cached_tokens = 0;  // of those
   uint64_t completion_tokens = 0;
+  uint64_t reasoning_tokens = 0;  // of those
 };
 
 // A tool call, or the next piece of it.
@@ -38,6 +40,7 @@ struct ApiPiece {
   uint32_t index = 0;
   bool first = false;  // of its choice
   std::string text;
+  std::string thought = {};   // "reasoning_content", as DeepSeek's API has it
   std::string finish_reason;  // "stop", "length", "tool_calls"; empty: not yet
   // The stop string or token of the request that ended the choice, if one did.
   std::string stop_string = {};
@@ -61,7 +64,9 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
                           const ApiUsage& usage);
 
 // GET /v1/models and /v1/models/ID.
-std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s);
-std::string ModelJson(const wire::ModelStatus& model, int64_t now_s);
+// REQUIRES: `chat` has the state of each model's chat template, in order.
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models,
+                       const std::vector<ChatSupport>& chat, int64_t now_s);
+std::string ModelJson(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s);
 
 }  // namespace strata

@@ -6,10 +6,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
+#include "node/chat/tool_call_grammar.h"
+#include "node/grammar/regex_grammar.h"
+#include "node/grammar/schema_check.h"
 
 namespace strata {
 namespace {
@@ -54,39 +58,77 @@ const std::string* Text(const Json& json, const char* name) {
   return member == nullptr ? nullptr : member->get_ptr<const std::string*>();
 }
 
+// Wider than OpenAI's: MCP's names have slashes, colons and more letters.
 bool IsName(absl::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  return !name.empty() && name.size() <= kApiToolNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::StrContains("_-./:@", c);
+         });
+}
+
+// The name in one of the forms that name a tool: OpenAI's of chats and of Responses, Anthropic's.
+const std::string* NameIn(const Json& tool) {
+  const Json* function = Member(tool, "function");
+  return Text(function != nullptr ? *function : tool, "name");
+}
+
+absl::Status CheckOffered(const std::string& name, const ChatTools& tools) {
+  const bool is_offered = std::any_of(tools.list.begin(), tools.list.end(),
+                                      [&name](const ChatTool& tool) { return tool.name == name; });
+  if (is_offered) return absl::OkStatus();
+  return BadParam("tool_choice", absl::StrCat("there is no tool \"", name, "\""));
+}
+
+// {"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[…]}}: the others are not offered.
+absl::Status AllowOnly(const Json& choice, ChatTools* tools) {
+  const Json* nested = Member(choice, "allowed_tools");
+  const Json& allowed = nested != nullptr ? *nested : choice;  // Responses has no such level
+  const Json* list = Member(allowed, "tools");
+  const std::string* mode = Text(allowed, "mode");
+  if (list == nullptr || !list->is_array() || list->empty() || mode == nullptr ||
+      (*mode != "auto" && *mode != "required")) {
+    return BadParam("tool_choice.allowed_tools",
+                    R"(must have "mode", "auto" or "required", and "tools", a list of some)");
+  }
+  std::vector<std::string> names;
+  for (const Json& tool : *list) {
+    const std::string* name = NameIn(tool);
+    if (name == nullptr) return BadParam("tool_choice.allowed_tools.tools", "must have names");
+    if (absl::Status status = CheckOffered(*name, *tools); !status.ok()) return status;
+    names.push_back(*name);
+  }
+  std::erase_if(tools->list, [&names](const ChatTool& tool) {
+    return std::find(names.begin(), names.end(), tool.name) == names.end();
   });
+  if (*mode == "required") tools->choice = ChatTools::Choice::kRequired;
+  return absl::OkStatus();
 }
 
 absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
   const std::string expected =
       R"(must be "none", "auto", "required" or {"type":"function","function":{"name":…}})";
-  if (const auto* word = choice.get_ptr<const std::string*>()) {
-    if (*word == "none") {
-      tools->choice = ChatTools::Choice::kNone;
-    } else if (*word == "required") {
-      tools->choice = ChatTools::Choice::kRequired;
-    } else if (*word != "auto") {
-      return BadParam("tool_choice", expected);
+  const std::string* word = choice.get_ptr<const std::string*>();
+  const std::string* type = word != nullptr ? word : Text(choice, "type");
+  const std::string* name = word != nullptr ? nullptr : NameIn(choice);
+  if (type == nullptr) return BadParam("tool_choice", expected);
+  if (*type == "none") {
+    tools->choice = ChatTools::Choice::kNone;
+  } else if (*type == "required" || *type == "any") {  // the latter is Mistral's and Anthropic's
+    tools->choice = ChatTools::Choice::kRequired;
+    if (tools->list.empty()) {
+      return BadParam("tool_choice",
+                      absl::StrCat("is \"", *type, "\", but the request has no tools"));
     }
-    if (*word == "required" && tools->list.empty()) {
-      return BadParam("tool_choice", "is \"required\", but the request has no tools");
-    }
-    return absl::OkStatus();
-  }
-  const Json* function = Member(choice, "function");
-  const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
-  const std::string* type = Text(choice, "type");
-  if (name == nullptr || type == nullptr || *type != "function")
+  } else if (*type == "allowed_tools" && word == nullptr) {
+    return AllowOnly(choice, tools);
+  } else if ((*type == "function" || *type == "tool") && name != nullptr) {
+    if (absl::Status status = CheckOffered(*name, *tools); !status.ok()) return status;
+    tools->choice = ChatTools::Choice::kRequired;
+    tools->only = *name;
+  } else if (*type != "auto") {
     return BadParam("tool_choice", expected);
-  if (std::none_of(tools->list.begin(), tools->list.end(),
-                   [name](const ChatTool& tool) { return tool.name == *name; })) {
-    return BadParam("tool_choice", absl::StrCat("there is no tool \"", *name, "\""));
   }
-  tools->choice = ChatTools::Choice::kRequired;
-  tools->only = *name;
   return absl::OkStatus();
 }
 
@@ -112,6 +154,15 @@ class OutputConstraint {
     request_->answer_path = path;
     request_->answer_schema = read.dump();
     return absl::OkStatus();
+  }
+  // A regular expression of the whole output.
+  absl::Status Regex(const Json& regex, const std::string& path) {
+    if (absl::Status status = Claim(path); !status.ok()) return status;
+    const auto* pattern = regex.get_ptr<const std::string*>();
+    if (pattern == nullptr) return BadParam(path, "must be a regular expression, a string");
+    const auto grammar = RegexGrammar(*pattern);
+    if (!grammar.ok()) return BadParam(path, grammar.status().message());
+    return SetGrammar(PrintGbnf(*grammar), path);
   }
   absl::Status Choice(const Json& choice, const std::string& path) {
     if (absl::Status status = Claim(path); !status.ok()) return status;
@@ -192,6 +243,7 @@ absl::Status OutputConstraint::Format(const Json& format) {
       !described["strict"].is_null()) {
     return BadParam("response_format.json_schema.strict", "must be true or false");
   }
+  request_->answer_strict = described.contains("strict") && described["strict"] == true;
   if (described.contains("schema") && !described["schema"].is_null()) {
     return Schema(described["schema"], "response_format.json_schema.schema");
   }
@@ -211,6 +263,8 @@ absl::Status OutputConstraint::Structured(const Json& json) {
       status = Schema((*ordered)["json"], path);
     } else if (key == "grammar") {
       status = Grammar(value, path);
+    } else if (key == "regex") {
+      status = Regex(value, path);
     } else if (key == "choice") {
       status = Choice(value, path);
     } else if (key == "json_object") {
@@ -238,6 +292,22 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
     auto ordered = constraint.Ordered(name);
     if (!ordered.ok()) return ordered.status();
     if (absl::Status status = constraint.Schema(*ordered, name); !status.ok()) return status;
+  }
+  for (const char* name : {"guided_regex", "regex"}) {
+    const Json* regex = Member(json, name);
+    if (regex == nullptr || *regex == "") continue;
+    if (absl::Status status = constraint.Regex(*regex, name); !status.ok()) return status;
+  }
+  if (const Json* format = Member(json, "format"); format != nullptr && *format != "") {
+    // Ollama's: "json", or a schema.
+    auto ordered = constraint.Ordered("format");
+    if (!ordered.ok()) return ordered.status();
+    if (!format->is_object() && *format != "json") {
+      return BadParam("format", "must be \"json\" or a JSON Schema");
+    }
+    absl::Status status =
+        format->is_object() ? constraint.Schema(*ordered, "format") : constraint.AnyJson("format");
+    if (!status.ok()) return status;
   }
   if (const Json* choice = Member(json, "guided_choice"); choice != nullptr) {
     if (absl::Status status = constraint.Choice(*choice, "guided_choice"); !status.ok())
@@ -270,8 +340,8 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
       const Json* function = Member((*list)[i], "function");
       const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
       if (name == nullptr || !IsName(*name)) {
-        return BadParam(path + ".function.name",
-                        "must be 1 to 64 letters, digits, dots, underscores and hyphens");
+        return BadParam(path + ".function.name", absl::StrCat("must be 1 to ", kApiToolNameBytesMax,
+                                                              " letters, digits and _ - . / : @"));
       }
       if (std::any_of(tools.list.begin(), tools.list.end(),
                       [name](const ChatTool& tool) { return tool.name == *name; })) {
@@ -283,6 +353,11 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
         if (!parameters->is_object())
           return BadParam(path + ".function.parameters", "must be an object");
         if (!parameters->empty()) tool.parameters = (*ordered)[i]["function"]["parameters"].dump();
+      }
+      if (const Json* strict = Member(*function, "strict"); strict != nullptr) {
+        if (!strict->is_boolean())
+          return BadParam(path + ".function.strict", "must be true or false");
+        tool.strict = strict->get<bool>();
       }
       tools.list.push_back(std::move(tool));
     }
@@ -310,24 +385,81 @@ absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage*
       const std::string path = absl::StrCat(name, ".tool_calls[", i, "]");
       const Json* function = Member((*list)[i], "function");
       const std::string* called = function != nullptr ? Text(*function, "name") : nullptr;
-      const std::string* arguments = function != nullptr ? Text(*function, "arguments") : nullptr;
+      const Json* arguments = function != nullptr ? Member(*function, "arguments") : nullptr;
       if (called == nullptr || called->empty())
         return BadParam(path + ".function.name", "is missing");
-      if (arguments == nullptr) return BadParam(path + ".function.arguments", "must be a string");
+      // Some clients send the object itself.
+      if (arguments == nullptr || !(arguments->is_string() || arguments->is_object())) {
+        return BadParam(path + ".function.arguments", "must be a string or an object");
+      }
       const std::string* id = Text((*list)[i], "id");
-      message->calls.push_back(
-          {.id = id != nullptr ? *id : "", .name = *called, .arguments = *arguments});
+      message->calls.push_back({.id = id != nullptr ? *id : "",
+                                .name = *called,
+                                .arguments = arguments->is_string() ? arguments->get<std::string>()
+                                                                    : arguments->dump()});
     }
   }
   if (message->role == "tool") {
     const std::string* id = Text(json, "tool_call_id");
-    if (id == nullptr) return BadParam(name + ".tool_call_id", "is missing");
-    message->call_id = *id;
+    if (id != nullptr) message->call_id = *id;
   }
   return absl::OkStatus();
 }
 
-absl::Status Constrain(ToolForm form, ApiRequest* request) {
+absl::Status MatchResults(std::vector<ChatMessage>* messages) {
+  size_t unnamed = 0;
+  std::vector<ChatToolCall> open;  // calls without a result yet
+  for (size_t i = 0; i < messages->size(); ++i) {
+    ChatMessage& message = (*messages)[i];
+    for (ChatToolCall& call : message.calls) {
+      if (call.id.empty()) call.id = absl::StrFormat("call%05d", ++unnamed);
+      open.push_back(call);
+    }
+    if (message.role != "tool") continue;
+    // Without an id it is the first result that the tool, or any, still owes.
+    const auto call = std::find_if(open.begin(), open.end(), [&message](const ChatToolCall& each) {
+      return !message.call_id.empty() ? each.id == message.call_id
+                                      : message.name.empty() || message.name == each.name;
+    });
+    if (call == open.end() && message.call_id.empty()) {
+      return BadParam(absl::StrCat("messages[", i, "].tool_call_id"),
+                      "is missing, and no call before it waits for a result");
+    }
+    if (call == open.end()) continue;
+    message.call_id = call->id;
+    open.erase(call);
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Where the grammar is relaxed, what must be strict is checked once it is whole.
+absl::Status CheckAtTheEnd(bool answers, ApiRequest* request) {
+  const auto can_check = [](const std::string& schema, const std::string& path) {
+    const auto json = ParseSchema(schema, path);
+    return json.ok() ? SchemaCheck::CanCheck(*json, path) : json.status();
+  };
+  if (answers && request->answer_strict) {
+    request->checks_answer = true;
+    absl::Status status = can_check(request->answer_schema, request->answer_path);
+    if (!status.ok()) return status;
+  }
+  const std::vector<ChatTool>& tools = request->tools.list;
+  for (size_t i = 0; i < tools.size() && request->tools.offered(); ++i) {
+    if (!tools[i].strict || tools[i].parameters.empty()) continue;
+    request->checked_tools.push_back(tools[i].name);
+    absl::Status status = can_check(tools[i].parameters, ToolPath(i));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string ToolPath(size_t i) { return absl::StrCat("tools[", i, "].function.parameters"); }
+
+absl::Status Constrain(const ChatFormat& format, ApiRequest* request) {
   const ChatTools& tools = request->tools;
   const bool must_call = tools.offered() && tools.choice == ChatTools::Choice::kRequired;
   const bool answers = !must_call && !request->answer_schema.empty();
@@ -339,6 +471,10 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
     if (!json.ok()) return json.status();
     auto answer = grammar.Schema(*json, request->answer_path);
     if (!answer.ok()) return answer.status();
+    if (request->chat && format.is_harmony) {
+      answer =
+          GbnfExpr::Sequence({GbnfExpr::Text("<|channel|>final<|message|>"), *std::move(answer)});
+    }
     parts.push_back(*std::move(answer));
   }
   if (tools.offered()) {
@@ -347,9 +483,11 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
       if (!tools.only.empty() && tools.list[i].name != tools.only) continue;
       list.push_back({.name = tools.list[i].name,
                       .parameters = tools.list[i].parameters,
-                      .path = absl::StrCat("tools[", i, "].function.parameters")});
+                      .path = ToolPath(i)});
     }
-    auto call = ToolCallGrammar(form, list, tools.parallel && tools.only.empty(), &grammar);
+    // Harmony's end of a call ends the generation.
+    const bool several = tools.parallel && tools.only.empty() && !format.is_harmony;
+    auto call = ToolCallGrammar(format.calls, list, several, &grammar);
     if (!call.ok()) return call.status();
     parts.push_back(*std::move(call));
   }
@@ -357,7 +495,8 @@ absl::Status Constrain(ToolForm form, ApiRequest* request) {
       grammar.Finish(GbnfExpr::Choice(std::move(parts)), answers ? request->answer_path : "tools");
   if (!text.ok()) return text.status();
   request->sampler.set_grammar(*std::move(text));
-  return absl::OkStatus();
+  request->constrains_answer = true;
+  return grammar.relaxed().empty() ? absl::OkStatus() : CheckAtTheEnd(answers, request);
 }
 
 }  // namespace strata

@@ -255,6 +255,45 @@ TEST(OpenAiRequest, ReadsToolsAndToolCalls) {
             request->tools.list[0].parameters.find("\"a\""));
 }
 
+TEST(OpenAiRequest, ToolChoicesOfOtherDialectsAreTheSame) {
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}},
+      {"type":"function","function":{"name":"mcp/server:g.h"}}],"tool_choice":)";
+  const auto read = [&](const std::string& choice) {
+    auto request = ParseChat(Chat(tools + choice));
+    EXPECT_THAT(request, IsOk()) << choice;
+    return request.ok() ? request->tools : ChatTools();
+  };
+  EXPECT_EQ(read(R"("any")").choice, ChatTools::Choice::kRequired);
+  EXPECT_EQ(read(R"({"type":"any"})").choice, ChatTools::Choice::kRequired);
+  for (const char* named : {R"({"type":"tool","name":"mcp/server:g.h"})",
+                            R"({"type":"function","name":"mcp/server:g.h"})"}) {
+    EXPECT_EQ(read(named).only, "mcp/server:g.h");
+  }
+  const ChatTools allowed = read(R"({"type":"allowed_tools","allowed_tools":{"mode":"auto",
+      "tools":[{"type":"function","function":{"name":"f"}}]}})");
+  ASSERT_EQ(allowed.list.size(), 1u);
+  EXPECT_EQ(allowed.list[0].name, "f");
+  EXPECT_EQ(allowed.choice, ChatTools::Choice::kAuto);
+  EXPECT_THAT(ParseChat(Chat(tools + R"({"type":"allowed_tools","allowed_tools":{"mode":"auto",
+      "tools":[{"type":"function","function":{"name":"x"}}]}})")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no tool \"x\"")));
+}
+
+TEST(OpenAiRequest, ToolsResultsFindTheirCalls) {
+  const auto request = ParseChat(R"({"messages":[{"role":"user","content":"?"},
+      {"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},
+        {"id":"own","function":{"name":"g","arguments":"{}"}}]},
+      {"role":"tool","name":"g","content":{"t":4}},{"role":"tool","content":["x"]}]})");
+  ASSERT_THAT(request, IsOk());
+  const std::vector<ChatToolCall>& calls = request->messages[1].calls;
+  EXPECT_EQ(calls[0].arguments, R"({"a":1})");
+  EXPECT_EQ(calls[0].id.size(), 9u);  // as the templates of some families want it
+  EXPECT_EQ(request->messages[2].call_id, "own");
+  EXPECT_EQ(request->messages[2].content, R"({"t":4})");
+  EXPECT_EQ(request->messages[3].call_id, calls[0].id);
+  EXPECT_EQ(request->messages[3].content, R"(["x"])");
+}
+
 TEST(OpenAiRequest, ATopPOfNothingIsTheLikeliestToken) {
   const auto request = ParseCompletion(Completion(R"(,"top_p":0)"));
   ASSERT_THAT(request, IsOk());
@@ -266,7 +305,7 @@ TEST(OpenAiRequest, ReadsOutputConstraints) {
       "name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}})"));
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(request->answer_schema, R"({"type":"object","properties":{"b":{},"a":{}}})");
-  ASSERT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk());
+  ASSERT_THAT(Constrain(DecodeChatFormat(""), &*request), IsOk());
   EXPECT_THAT(request->sampler.grammar(), HasSubstr("root ::="));
   request = ParseChat(Chat(R"(,"response_format":{"type":"json_object"})"));
   ASSERT_THAT(request, IsOk());
@@ -288,7 +327,7 @@ TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
     auto request = ParseChat(Chat(fields));
     ASSERT_THAT(request, IsOk()) << fields;
     EXPECT_EQ(request->answer_schema, R"({"const":"42"})") << fields;
-    EXPECT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk()) << fields;
+    EXPECT_THAT(Constrain(DecodeChatFormat(""), &*request), IsOk()) << fields;
     EXPECT_THAT(request->sampler.grammar(), HasSubstr("42")) << fields;
   }
   for (const char* fields :
@@ -301,8 +340,43 @@ TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
                              R"(,"structured_outputs":{"grammar":"root ::= [a-z]+"})"}) {
     EXPECT_EQ(ParseChat(Chat(fields))->sampler.grammar(), "root ::= [a-z]+") << fields;
   }
+  for (const char* fields : {R"(,"guided_regex":"[a-z]+\\d")", R"(,"regex":"[a-z]+\\d")",
+                             R"(,"structured_outputs":{"regex":"[a-z]+\\d"})"}) {
+    const auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr("[0-9]")) << fields;
+  }
+  EXPECT_EQ(ParseChat(Chat(R"(,"format":{"const":"42"})"))->answer_schema, R"({"const":"42"})");
+  EXPECT_EQ(ParseChat(Chat(R"(,"format":"json")"))->answer_schema, R"({"type":"object"})");
   EXPECT_EQ(ParseChat(Chat(R"(,"structured_outputs":{"json_object":true})"))->answer_schema,
             R"({"type":"object"})");
+}
+
+TEST(OpenAiRequest, WhatNoGrammarKeepsIsCheckedWhereItIsStrict) {
+  const auto constrained = [](const std::string& fields) {
+    auto request = ParseChat(Chat(fields));
+    EXPECT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(Constrain(DecodeChatFormat(""), &*request), IsOk()) << fields;
+    return *std::move(request);
+  };
+  const auto answer = [&](const char* strict, const char* schema) {
+    return constrained(
+        absl::StrCat(R"(,"response_format":{"type":"json_schema","json_schema":{"strict":)", strict,
+                     R"(,"schema":)", schema, "}}"));
+  };
+  constexpr char kUnique[] = R"({"type":"array","uniqueItems":true})";
+  EXPECT_TRUE(answer("true", kUnique).checks_answer);
+  EXPECT_FALSE(answer("false", kUnique).checks_answer);
+  EXPECT_FALSE(answer("true", R"({"type":"integer","minimum":-9007199254740991})").checks_answer);
+  const auto tool = [&](const char* strict, const char* choice) {
+    return constrained(
+        absl::StrCat(R"(,"tools":[{"type":"function","function":{"name":"f","strict":)", strict,
+                     R"(,"parameters":{"type":"object","properties":{"a":)", kUnique,
+                     R"(}}}}],"tool_choice":")", choice, "\""));
+  };
+  EXPECT_THAT(tool("true", "required").checked_tools, ::testing::ElementsAre("f"));
+  EXPECT_THAT(tool("false", "required").checked_tools, ::testing::IsEmpty());
+  EXPECT_THAT(tool("true", "auto").checked_tools, ::testing::IsEmpty());
 }
 
 TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
@@ -318,6 +392,15 @@ TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
       {R"(,"grammar":"root ::= root")", "grammar"},
       {R"(,"grammar":7)", "grammar"},
       {R"(,"guided_grammar":"root ::= root")", "guided_grammar"},
+      {R"(,"guided_regex":"(")", "guided_regex"},
+      {R"(,"structured_outputs":{"regex":"(?<=a)b"})", "structured_outputs.regex"},
+      {R"(,"regex":"(?:a|b)*a(?:a|b){30}")", "regex"},
+      {R"(,"guided_regex":"a","guided_json":{})", "guided_regex"},
+      {R"(,"format":"xml")", "format"},
+      {R"(,"format":"json","json_schema":{})", "format"},
+      {R"j(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{
+          "type":"array","uniqueItems":true,"items":{"pattern":"(?<=a)b"}}}})j",
+       "response_format.json_schema.schema.items.pattern"},
       {R"(,"guided_choice":[])", "guided_choice"},
       {R"(,"guided_choice":["a",1])", "guided_choice"},
       {R"(,"guided_json":"no schema")", "guided_json"},
@@ -350,7 +433,7 @@ TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
   for (const auto& test : cases) {
     auto request = ParseChat(Chat(test.fields));
     const absl::Status status =
-        request.ok() ? Constrain(ToolForm::kTagged, &*request) : request.status();
+        request.ok() ? Constrain(DecodeChatFormat(""), &*request) : request.status();
     ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
     EXPECT_EQ(ErrorOf(status)["param"], test.param);
   }

@@ -120,7 +120,7 @@ TEST(OpenAiResponse, ListsModels) {
   model.set_name("tiny");
   model.set_loaded_s_ago(10);
   model.set_n_ctx(4096);
-  const Json models = Json::parse(ModelsJson({model}, 100));
+  const Json models = Json::parse(ModelsJson({model}, {ChatSupport()}, 100));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["object"], "model");
@@ -129,6 +129,17 @@ TEST(OpenAiResponse, ListsModels) {
   EXPECT_EQ(models["data"][0]["context_length"], 4096);
   EXPECT_EQ(models["data"][0]["max_model_len"], 4096);
   EXPECT_EQ(models["data"][0]["meta"]["n_ctx"], 4096);
+  EXPECT_EQ(models["data"][0]["strata"]["chat"], true);
+}
+
+TEST(OpenAiResponse, SaysWhyAModelTakesNoChats) {
+  const ChatSupport broken = {.status = absl::InvalidArgumentError("it cannot be read")};
+  const Json model = Json::parse(ModelJson({}, broken, 100))["strata"];
+  EXPECT_EQ(model["chat"], false);
+  EXPECT_EQ(model["chat_problem"], "it cannot be read");
+  EXPECT_FALSE(model.contains("tools"));
+  EXPECT_EQ(Json::parse(ModelJson({}, {.tools_in_words = true}, 100))["strata"]["tools"],
+            "in words");
 }
 
 }  // namespace
