@@ -24,6 +24,7 @@ struct ChatTool {
   std::string name;
   std::string json;        // the whole object, as the client wrote it
   std::string parameters;  // a JSON Schema's text; empty: any object
+  std::string path = {};   // of `parameters` in the request, for errors
   bool strict = false;     // arguments that do not meet it are an error
 };
 struct ChatTools {

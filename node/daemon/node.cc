@@ -20,6 +20,7 @@
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
 #include "node/api/openai/openai_error.h"
+#include "node/api/openai/openai_routes.h"
 #include "node/base/exit_code.h"
 #include "node/base/machine.h"
 #include "node/base/process_setup.h"
@@ -338,14 +339,16 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   }
   if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
-  auto api = std::make_unique<OpenAiApi>(
-      gateway_.get(), coordinator_.get(),
-      OpenAiApi::Options{.node_id = id_,
-                         .node_name = name_,
-                         .tokens = tokens_.get(),
-                         .templates = {.program = options.worker_program},
-                         .allowed_origins = options.allowed_origins},
-      [this](OpenAiApi::OnStages then) {
+  auto backend = std::make_unique<ApiBackend>(
+      gateway_.get(), TemplatePool::Options{.program = options.worker_program});
+  auto api = std::make_unique<HttpApi>(
+      backend.get(), coordinator_.get(),
+      HttpApi::Options{.node_id = id_,
+                       .node_name = name_,
+                       .tokens = tokens_.get(),
+                       .error_form = OpenAiError,
+                       .allowed_origins = options.allowed_origins},
+      OpenAiRoutes(backend.get()), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;
@@ -361,7 +364,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
     api->Handle(std::move(request), std::move(responder));
   };
   http.error = [](int status, const std::string& message) {
-    return ErrorResponse(status, message);
+    return ErrorResponse(status, message, OpenAiError);
   };
   auto server = HttpServer::Start(http);
   if (absl::IsUnavailable(server.status()) && options.http_any_port) {
@@ -377,6 +380,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
     LOG(WARNING) << "no HTTP API: " << server.status().message();
     return absl::OkStatus();
   }
+  api_backend_ = std::move(backend);
   api_ = std::move(api);
   http_ = *std::move(server);
   api_->SetServer(http_.get());

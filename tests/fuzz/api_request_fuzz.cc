@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "node/api/answer_grammar.h"
 #include "node/api/openai/openai_request.h"
-#include "node/api/openai/openai_tools.h"
 #include "node/chat/known_tool_calls.h"
 #include "shard/sampling/gbnf.h"
 

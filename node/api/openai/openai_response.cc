@@ -6,6 +6,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "node/api/openai/openai_error.h"
+#include "node/api/server_sent_events.h"
 #include "transport/base/utf8.h"
 #include "transport/rpc/grpc_status.h"
 
@@ -158,10 +160,6 @@ std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
   return Event(frame);
 }
 
-std::string ErrorEvent(absl::string_view error_json) {
-  return absl::StrCat("data: ", error_json, "\n\n");
-}
-
 std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& choices,
                           const ApiUsage& usage) {
   OrderedJson list = OrderedJson::array();
@@ -185,6 +183,34 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
   OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(list));
   frame["usage"] = UsageOf(usage);
   return Dump(frame);
+}
+
+HttpResponse OpenAiWriter::Begin(const std::vector<ApiPiece>& firsts) {
+  HttpResponse head = EventStream();
+  if (answer_.chat) {
+    for (const ApiPiece& piece : firsts) head.body += Piece(piece);
+  }
+  return head;
+}
+
+std::string OpenAiWriter::Piece(const ApiPiece& piece) {
+  return PieceEvent(answer_, piece, include_usage_);
+}
+
+std::string OpenAiWriter::End(const ApiUsage& usage) {
+  return absl::StrCat(include_usage_ ? UsageEvent(answer_, usage) : "", "data: [DONE]\n\n");
+}
+
+std::string OpenAiWriter::Failure(const absl::Status& status) {
+  return absl::StrCat("data: ", OpenAiError(ErrorOf(status)), "\n\n");
+}
+
+HttpResponse OpenAiWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
+  return {.body = WholeResponse(answer_, choices, usage)};
+}
+
+HttpResponse OpenAiWriter::Error(const absl::Status& status) {
+  return ErrorResponse(status, OpenAiError);
 }
 
 namespace {

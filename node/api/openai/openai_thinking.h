@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "nlohmann/json_fwd.hpp"
-#include "node/api/openai/openai_request.h"
+#include "node/api/api_request.h"
 
 namespace strata {
 

@@ -387,7 +387,7 @@ TEST(JsonGrammar, UnmetAndUnsupportedSchemasNameTheirPath) {
   for (const auto& test : cases) {
     const auto grammar = GrammarOf(test.schema);
     ASSERT_THAT(grammar, StatusIs(absl::StatusCode::kInvalidArgument)) << test.schema;
-    const Json error = Json::parse(ErrorJson(grammar.status()))["error"];
+    const Json error = Json::parse(OpenAiError(ErrorOf(grammar.status())))["error"];
     EXPECT_EQ(error["param"], test.param) << error;
   }
 }

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "node/api/openai/openai_error.h"
-#include "node/api/openai/openai_tools.h"
+#include "node/api/answer_grammar.h"
 
 namespace strata {
 namespace {
@@ -27,8 +27,8 @@ std::string Chat(const std::string& fields) {
 std::string Completion(const std::string& fields) {
   return absl::StrCat(R"({"model":"m","prompt":"Hi")", fields, "}");
 }
-nlohmann::json ErrorOf(const absl::Status& status) {
-  return nlohmann::json::parse(ErrorJson(status))["error"];
+nlohmann::json ErrorJson(const absl::Status& status) {
+  return nlohmann::json::parse(OpenAiError(ErrorOf(status)))["error"];
 }
 
 TEST(OpenAiRequest, ACompletionHasTheDefaultsOfTheApi) {
@@ -91,7 +91,7 @@ TEST(OpenAiRequest, TakesAsManyStopStringsAsEditorsSend) {
   EXPECT_EQ(ParseChat(ask())->stops.size(), kApiStopsMax);
   EXPECT_GE(kApiStopsMax, 64u);
   stops.push_back("one more");
-  EXPECT_EQ(ErrorOf(ParseChat(ask()).status())["param"], "stop");
+  EXPECT_EQ(ErrorJson(ParseChat(ask()).status())["param"], "stop");
 }
 
 TEST(OpenAiRequest, TheNumberOfTokensHasSeveralNames) {
@@ -141,7 +141,7 @@ TEST(OpenAiRequest, ReadsTemplateOptions) {
        {std::pair(R"(,"continue_final_message":true)", "continue_final_message"),
         std::pair(R"(,"add_generation_prompt":1)", "add_generation_prompt"),
         std::pair(R"(,"chat_template_kwargs":[1])", "chat_template_kwargs")}) {
-    EXPECT_EQ(ErrorOf(ParseChat(Chat(fields)).status())["param"], param);
+    EXPECT_EQ(ErrorJson(ParseChat(Chat(fields)).status())["param"], param);
   }
 }
 
@@ -212,8 +212,8 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
   for (const auto& test : cases) {
     const auto request = ParseChat(Chat(test.fields));
     ASSERT_THAT(request, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
-    EXPECT_EQ(ErrorOf(request.status())["param"], test.param);
-    EXPECT_EQ(ErrorOf(request.status())["type"], "invalid_request_error");
+    EXPECT_EQ(ErrorJson(request.status())["param"], test.param);
+    EXPECT_EQ(ErrorJson(request.status())["type"], "invalid_request_error");
   }
 }
 
@@ -223,7 +223,7 @@ TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
         R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
     const auto request = ParseChat(Chat(fields));
     ASSERT_THAT(request, StatusIs(absl::StatusCode::kUnimplemented)) << fields;
-    EXPECT_THAT(ErrorOf(request.status())["message"], HasSubstr("not supported yet"));
+    EXPECT_THAT(ErrorJson(request.status())["message"], HasSubstr("not supported yet"));
     EXPECT_EQ(HttpStatusOf(request.status()), 400);
   }
   EXPECT_THAT(
@@ -435,7 +435,7 @@ TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
     const absl::Status status =
         request.ok() ? Constrain(DecodeChatFormat(""), &*request) : request.status();
     ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
-    EXPECT_EQ(ErrorOf(status)["param"], test.param);
+    EXPECT_EQ(ErrorJson(status)["param"], test.param);
   }
 }
 
@@ -466,7 +466,7 @@ TEST(OpenAiRequest, InvalidJsonIsRefused) {
 
 TEST(OpenAiRequest, SaysWhereABodyIsInvalid) {
   const auto words = [](const std::string& body) {
-    return ErrorOf(ParseCompletion(body).status())["message"].get<std::string>();
+    return ErrorJson(ParseCompletion(body).status())["message"].get<std::string>();
   };
   EXPECT_THAT(words("{\"prompt\":\"a\",\n}"), HasSubstr("line 2, column 1"));
   EXPECT_THAT(words("{\"temperature\":NaN}"), HasSubstr("column 16"));
@@ -506,7 +506,7 @@ TEST(OpenAiRequest, ABodyOfMillionsOfValuesIsRefused) {
 }
 
 TEST(OpenAiError, AgentsKnowAPromptThatIsTooLong) {
-  const nlohmann::json error = ErrorOf(absl::OutOfRangeError(PromptTooLong(2004, 1024)));
+  const nlohmann::json error = ErrorJson(absl::OutOfRangeError(PromptTooLong(2004, 1024)));
   EXPECT_EQ(error["code"], "context_length_exceeded");
   for (const char* words :
        {"maximum context length is 1024", "context window", "prompt is too long", "2004 tokens"}) {
@@ -515,7 +515,7 @@ TEST(OpenAiError, AgentsKnowAPromptThatIsTooLong) {
 }
 
 TEST(OpenAiError, AWrongTokenHasACode) {
-  const HttpResponse response = WrongTokenResponse("no valid token");
+  const HttpResponse response = WrongTokenResponse("no valid token", OpenAiError);
   EXPECT_EQ(response.status, 401);
   const auto error = nlohmann::json::parse(response.body)["error"];
   EXPECT_EQ(error["code"], "invalid_api_key");
@@ -523,18 +523,18 @@ TEST(OpenAiError, AWrongTokenHasACode) {
 }
 
 TEST(OpenAiError, MapsStatusesToThoseOfHttp) {
-  EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x")).status, 400);
-  const HttpResponse unknown = ErrorResponse(absl::NotFoundError("no model"));
+  EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x"), OpenAiError).status, 400);
+  const HttpResponse unknown = ErrorResponse(absl::NotFoundError("no model"), OpenAiError);
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(nlohmann::json::parse(unknown.body)["error"]["code"], "model_not_found");
-  EXPECT_EQ(ErrorResponse(absl::InternalError("x")).status, 500);
+  EXPECT_EQ(ErrorResponse(absl::InternalError("x"), OpenAiError).status, 500);
   const absl::Status refused = WithRetryAfterMs(absl::ResourceExhaustedError("full"), 2500);
-  EXPECT_EQ(ErrorResponse(refused).status, 503);
-  const HttpResponse full = ErrorResponse(AsOfOneClient(refused));
+  EXPECT_EQ(ErrorResponse(refused, OpenAiError).status, 503);
+  const HttpResponse full = ErrorResponse(AsOfOneClient(refused), OpenAiError);
   EXPECT_EQ(full.status, 429);
   EXPECT_THAT(full.headers,
               ::testing::Contains(std::pair<std::string, std::string>("Retry-After", "2")));
-  const HttpResponse away = ErrorResponse(absl::UnavailableError("away"));
+  const HttpResponse away = ErrorResponse(absl::UnavailableError("away"), OpenAiError);
   EXPECT_EQ(away.status, 503);
   EXPECT_EQ(away.headers[0].first, "Retry-After");
 }

@@ -1,10 +1,9 @@
-#include "node/api/openai/answer_check.h"
+#include "node/api/answer_check.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/request/request_status.h"
-#include "node/api/openai/openai_tools.h"
 #include "node/grammar/schema_check.h"
 
 namespace strata {
@@ -42,8 +41,7 @@ absl::Status AnswerCheck::Finish() const {
     const auto tool = std::find_if(tools.begin(), tools.end(), [&call](const ChatTool& each) {
       return each.name == call.name;
     });
-    const auto index = static_cast<size_t>(tool - tools.begin());
-    absl::Status status = CheckText(call.arguments, tool->parameters, ToolPath(index));
+    absl::Status status = CheckText(call.arguments, tool->parameters, tool->path);
     if (!status.ok()) return status;
   }
   if (!request_->checks_answer || !calls_.empty()) return absl::OkStatus();

@@ -1,5 +1,5 @@
 // A completion request, with a source whose output a test chooses.
-#include "node/api/openai/completion_session.h"
+#include "node/api/completion_session.h"
 
 #include <algorithm>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/api/openai/openai_response.h"
 
 namespace strata {
 namespace {
@@ -71,6 +72,7 @@ class EarlySource final : public GenerationSource {
 
 CompletionSession::Options OptionsWithStop(const std::string& stop) {
   CompletionSession::Options options;
+  options.writer = std::make_unique<OpenAiWriter>(ApiAnswer(), /*include_usage=*/false);
   options.request.prompts = {{.text = "Hi"}};
   options.request.stops = {stop};
   options.record = std::make_shared<RequestRecord>(HttpRequest());
@@ -181,7 +183,8 @@ TEST(CompletionSession, AWholeAnswerThatDoesNotMeetAStrictSchemaIsAnError) {
 
 CompletionSession::Options ChatOptions(const std::string& prompt) {
   CompletionSession::Options options = OptionsWithStop("END");
-  options.request.chat = options.answer.chat = true;
+  options.request.chat = true;
+  options.writer = std::make_unique<OpenAiWriter>(ApiAnswer{.chat = true}, /*include_usage=*/false);
   options.request.prompts = {{.text = prompt}};
   options.format = DecodeChatFormat("");
   options.format.thoughts.is_taught = true;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/models/coordinator.h"
-#include "node/api/openai/completion_session.h"
+#include "node/api/completion_session.h"
 #include "node/http/http_server.h"
 #include "proto/node.pb.h"
 

@@ -1,4 +1,4 @@
-#include "node/api/openai/metrics.h"
+#include "node/api/metrics.h"
 
 #include <string>
 

@@ -1,11 +1,11 @@
-#include "node/api/openai/completion_session.h"
+#include "node/api/completion_session.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "node/api/openai/openai_error.h"
+#include "node/api/api_error.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -60,6 +60,7 @@ CompletionSession::CompletionSession(GenerationSource* source, Options options,
                                      std::shared_ptr<HttpResponder> responder,
                                      std::shared_ptr<ApiCounters> counters)
     : source_(source),
+      writer_(std::move(options.writer)),
       options_(std::move(options)),
       responder_(std::move(responder)),
       counters_(std::move(counters)) {
@@ -111,7 +112,7 @@ std::unique_ptr<OutputReader> CompletionSession::NewReader(size_t index, bool be
 CompletionSession::~CompletionSession() {
   --counters_->running;
   counters_->tokens += usage_.completion_tokens;
-  options_.record->SetCompletion({.model = options_.answer.model,
+  options_.record->SetCompletion({.model = options_.model_name,
                                   .choices = choices_.size(),
                                   .prompt_tokens = usage_.prompt_tokens,
                                   .cached_tokens = usage_.cached_tokens,
@@ -208,19 +209,17 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
   if (++started_ < choices_.size() || !options_.request.stream || over_) return;
   // Until all generations have started, one may still be refused, with a status of its own.
   begun_ = true;
-  std::string head;
-  if (options_.answer.chat) {
-    for (Choice& choice : choices_) {
-      if (!choice.piece.first) continue;
-      head += PieceEvent(options_.answer, choice.piece, options_.request.include_usage);
-      choice.piece.first = false;
+  std::vector<ApiPiece> firsts;
+  for (Choice& choice : choices_) {
+    if (std::exchange(choice.piece.first, false)) {
+      firsts.push_back({.index = choice.piece.index,
+                        .first = true,
+                        .logprobs = choice.piece.logprobs});
     }
   }
-  responder_->Begin({.status = 200,
-                     .content_type = "text/event-stream; charset=utf-8",
-                     .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},
-                     .body = head + std::exchange(pending_, {}),
-                     .when_quiet = std::string(kQuietComment)});
+  HttpResponse head = writer_->Begin(firsts);
+  head.body += std::exchange(pending_, {});
+  responder_->Begin(std::move(head));
 }
 
 void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
@@ -405,11 +404,11 @@ void CompletionSession::Send(Choice* choice) {
       piece.finish_reason.empty() && piece.calls.empty()) {
     return;
   }
-  const std::string event = PieceEvent(options_.answer, piece, options_.request.include_usage);
-  if (begun_) {
-    responder_->Write(event);
-  } else {
-    pending_ += event;
+  const std::string events = writer_->Piece(piece);
+  if (!begun_) {
+    pending_ += events;
+  } else if (!events.empty()) {
+    responder_->Write(events);
   }
   piece.first = false;
   piece.text.clear();
@@ -422,14 +421,14 @@ void CompletionSession::Send(Choice* choice) {
 void CompletionSession::Complete() {
   over_ = true;
   outcome_ = "ok";
+  usage_.total = SteadyTime::Now() - options_.record->since();
+  usage_.first_token = first_token_.value_or(usage_.total);
   if (options_.request.stream) {
-    if (options_.request.include_usage) responder_->Write(UsageEvent(options_.answer, usage_));
-    responder_->Write(kDoneEvent);
+    responder_->Write(writer_->End(usage_));
     responder_->End();
     return;
   }
-  responder_->Answer(
-      {.status = 200, .body = WholeResponse(options_.answer, BestChoices(), usage_)});
+  responder_->Answer(writer_->Whole(BestChoices(), usage_));
 }
 
 // With best_of the likeliest choices of each prompt, by the mean logprob of their tokens.
@@ -462,10 +461,10 @@ CompletionSession::Controls CompletionSession::Fail(const absl::Status& status) 
   // An error of the request may quote its content, which must not go to the log.
   if (HttpStatusOf(status) >= 500) error_ = std::string(status.message());
   if (begun_) {
-    responder_->Write(ErrorEvent(ErrorJson(status)));
+    responder_->Write(writer_->Failure(status));
     responder_->End();
   } else {
-    responder_->Answer(ErrorResponse(status));
+    responder_->Answer(writer_->Error(status));
   }
   return RunningControls();
 }

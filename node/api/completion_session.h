@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "node/api/openai/answer_check.h"
-#include "node/api/openai/openai_request.h"
-#include "node/api/openai/openai_response.h"
+#include "node/api/answer_check.h"
+#include "node/api/api_request.h"
+#include "node/api/api_response.h"
 #include "node/api/request_record.h"
 #include "node/api/stop_string_filter.h"
 #include "node/chat/chat_format.h"
@@ -46,10 +46,11 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
  public:
   struct Options {
     ApiRequest request;  // its prompts are the final ones
-    ApiAnswer answer;
+    std::unique_ptr<ResponseWriter> writer;
     std::string request_id;
     std::shared_ptr<RequestRecord> record;  // shared with the responder
     std::string client;
+    std::string model_name;
     std::string model_id;  // in hex
     uint32_t tokens_max = 0;
     ChatFormat format;           // of a chat
@@ -126,10 +127,11 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   Controls RunningControls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   GenerationSource* const source_;
+  absl::Mutex mu_;
+  const std::unique_ptr<ResponseWriter> writer_ ABSL_PT_GUARDED_BY(mu_);
   const Options options_;
   const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
   const std::shared_ptr<ApiCounters> counters_;     // shared with the API
-  absl::Mutex mu_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mu_);  // prompts × n, those of a prompt together
   ApiUsage usage_ ABSL_GUARDED_BY(mu_);
   size_t started_ ABSL_GUARDED_BY(mu_) = 0;

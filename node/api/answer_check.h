@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "node/api/openai/openai_request.h"
+#include "node/api/api_request.h"
 #include "node/chat/tool_call_reader.h"
 
 namespace strata {

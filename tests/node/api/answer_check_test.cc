@@ -1,4 +1,4 @@
-#include "node/api/openai/answer_check.h"
+#include "node/api/answer_check.h"
 
 #include "absl/status/status_matchers.h"
 #include "coordinator/request/request_status.h"
