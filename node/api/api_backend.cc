@@ -41,6 +41,23 @@ ChatTemplate::Source TemplateOf(const wire::ModelStatus& model, bool with_tools)
           .eos = model.eos_text()};
 }
 
+class TokenListener final : public GenerationListener {
+ public:
+  TokenListener(SharedExchange exchange, ApiBackend::OnTokens then)
+      : exchange_(std::move(exchange)), then_(std::move(then)) {}
+
+  void OnStarted(const std::vector<int32_t>& prompt) override { tokens_ = prompt; }
+  void OnToken(const wire::SampledToken&) override {}
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
+    status.ok() ? then_(tokens_) : exchange_->Fail(status);
+  }
+
+ private:
+  const SharedExchange exchange_;
+  const ApiBackend::OnTokens then_;
+  std::vector<int32_t> tokens_;
+};
+
 }  // namespace
 
 ApiBackend::ApiBackend(Gateway* gateway, TemplatePool::Options templates)
@@ -116,9 +133,40 @@ void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& 
 }
 
 void ApiBackend::Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer) {
+  Prepare(exchange, std::move(request),
+          [this, exchange, new_writer = std::move(new_writer)](CompletionSession::Options session) {
+            session.writer = new_writer(session.model_name);
+            Start(exchange, std::move(session));
+          });
+}
+
+void ApiBackend::Render(SharedExchange exchange, ApiRequest chat, OnPrompt then) {
+  Prepare(std::move(exchange), std::move(chat),
+          [then = std::move(then)](const CompletionSession::Options& session) {
+            then(session.request.prompts[0].text);
+          });
+}
+
+void ApiBackend::Tokenize(SharedExchange exchange, ApiRequest request, OnTokens then) {
+  Prepare(exchange, std::move(request),
+          [this, exchange, then = std::move(then)](const CompletionSession::Options& session) {
+            // A generation of no token ends once its prompt's tokens are known.
+            wire::GenerateRequest generate;
+            generate.set_model(session.model_id);
+            generate.set_id(session.request_id);
+            generate.set_client(session.client);
+            generate.set_prompt(session.request.prompts[0].text);
+            generate.set_parse_special(session.parse_special);
+            generate.set_no_special(session.no_special);
+            gateway_->Generate(generate, std::make_shared<TokenListener>(exchange, then), {});
+          });
+}
+
+void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
+                         std::function<void(CompletionSession::Options)> then) {
   const Call call = {.exchange = std::move(exchange),
                      .request = std::make_shared<const ApiRequest>(std::move(request)),
-                     .new_writer = std::move(new_writer)};
+                     .then = std::move(then)};
   FindListedModel(call.request->model, call.exchange,
                   [this, call](const wire::ModelStatus& model, bool fresh) {
                     Prepare(call, model, fresh);
@@ -132,13 +180,14 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
   }
   CompletionSession::Options session;
   session.request = *call.request;
-  session.writer = call.new_writer(model.name());
   session.request_id = call.exchange->http.id;
   session.record = call.exchange->record;
   session.client = call.exchange->http.client;
   session.model_name = model.name();
   session.model_id = absl::BytesToHexString(model.model_id());
   session.tokens_max = session.request.tokens_max.value_or(model.n_ctx());
+  session.n_ctx = model.n_ctx();
+  session.parse_special = session.request.parse_special;
   session.no_special = session.request.no_special;
   if (session.request.chat) {
     PrepareChat(call, model, fresh, std::move(session));
@@ -148,7 +197,7 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
     call.exchange->Fail(status);
     return;
   }
-  Start(call.exchange, std::move(session), model.n_ctx());
+  call.then(std::move(session));
 }
 
 void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,
@@ -171,8 +220,7 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
   TemplateTurns::Owner owner = {.model = session.model_id, .client = session.client};
   templates_.Render(
       std::move(owner), std::move(render),
-      [this, call, source = std::move(source), session = std::move(session), n_ctx = model.n_ctx(),
-       fresh](auto prompt) mutable {
+      [this, call, source = std::move(source), session = std::move(session), fresh](auto prompt) mutable {
         if (!prompt.ok()) {
           fresh ? call.exchange->Fail(prompt.status())
                 : PrepareAgain(call, source, prompt.status());
@@ -191,7 +239,7 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
         session.request.prompts.push_back({.text = std::move(prompt->text)});
         session.parse_special = true;
         session.no_special = prompt->has_bos;
-        Start(call.exchange, std::move(session), n_ctx);
+        call.then(std::move(session));
       });
 }
 
@@ -214,9 +262,9 @@ void ApiBackend::PrepareAgain(const Call& call, const ChatTemplate::Source& fail
       });
 }
 
-void ApiBackend::Start(const SharedExchange& exchange, CompletionSession::Options session,
-                       uint32_t n_ctx) {
+void ApiBackend::Start(const SharedExchange& exchange, CompletionSession::Options session) {
   const ApiRequest& request = session.request;
+  const uint32_t n_ctx = session.n_ctx;
   uint64_t bytes = 0;
   for (const ApiPrompt& prompt : request.prompts) {
     if (prompt.text.size() / kTokenBytesMax > n_ctx || prompt.tokens.size() > n_ctx) {

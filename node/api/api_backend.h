@@ -40,6 +40,13 @@ class ApiBackend {
   using NewWriter = std::function<std::unique_ptr<ResponseWriter>(const std::string& model)>;
   void Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer);
 
+  // Calls `then` with the chat as its template renders it.
+  using OnPrompt = std::function<void(const std::string& prompt)>;
+  void Render(SharedExchange exchange, ApiRequest chat, OnPrompt then);
+  // Calls `then` with the tokens of the first prompt, or of the chat as its template renders it.
+  using OnTokens = std::function<void(const std::vector<int32_t>& tokens)>;
+  void Tokenize(SharedExchange exchange, ApiRequest request, OnTokens then);
+
   // Counts a request that was refused before Generate().
   void CountRefused();
   const ApiCounters& counters() const { return *counters_; }
@@ -48,11 +55,14 @@ class ApiBackend {
   struct Call {
     SharedExchange exchange;
     std::shared_ptr<const ApiRequest> request;  // shared with the callbacks that try it again
-    NewWriter new_writer;
+    // Gets the session, which has its prompts, but no writer.
+    std::function<void(CompletionSession::Options)> then;
   };
   using OnListedModel = std::function<void(const wire::ModelStatus&, bool fresh)>;
 
   void FindListedModel(const std::string& name, const SharedExchange& exchange, OnListedModel then);
+  void Prepare(SharedExchange exchange, ApiRequest request,
+               std::function<void(CompletionSession::Options)> then);
   // `fresh`: the model's status is not an older list's.
   void Prepare(const Call& call, const wire::ModelStatus& model, bool fresh);
   void PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,
@@ -60,8 +70,7 @@ class ApiBackend {
   // A chat template has failed that may have been replaced since.
   void PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
                     const absl::Status& status);
-  // REQUIRES: `session` has its prompts, for a model with a context of `n_ctx` tokens.
-  void Start(const SharedExchange& exchange, CompletionSession::Options session, uint32_t n_ctx);
+  void Start(const SharedExchange& exchange, CompletionSession::Options session);
 
   Gateway* const gateway_;
   const std::shared_ptr<ApiCounters> counters_;  // shared with sessions in flight

@@ -45,7 +45,8 @@ struct ApiRequest {
   wire::SamplerSettings sampler;
   std::vector<std::string> stops;
   bool show_stop = false;   // the stop string is part of the output
-  bool no_special = false;  // of a completion: nothing is put before its prompt
+  bool parse_special = false;  // of a completion: control tokens in its prompt are read as such
+  bool no_special = false;     // of a completion: nothing is put before its prompt
   bool logprobs = false;
   // At the context's end, where the model can: forget the older half behind `keep_tokens`.
   bool shift_context = false;

@@ -52,6 +52,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::string client;
     std::string model_name;
     std::string model_id;  // in hex
+    uint32_t n_ctx = 0;       // of the model
     uint32_t tokens_max = 0;
     ChatFormat format;           // of a chat
     bool parse_special = false;  // of the prompts
