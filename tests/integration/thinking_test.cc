@@ -54,11 +54,15 @@ class Thinking : public ::strata::testing::TwoNodes {
     const HttpReply reply = Post(0, "/v1/chat/completions", body);
     EXPECT_EQ(reply.status, 200) << reply.body;
     const Json json = Json::parse(reply.body, nullptr, false);
-    if (json.is_object() && json.contains("choices")) return json["choices"][0];
+    if (json.is_object() && json.contains("choices")) {
+      thought_tokens_ = json["usage"]["completion_tokens_details"]["reasoning_tokens"];
+      return json["choices"][0];
+    }
     return {{"message", Json::object()}, {"finish_reason", ""}};
   }
 
   const std::string folder_ = ::strata::testing::MakeTestFolder();
+  int thought_tokens_ = 0;  // of the last Choice()
 };
 
 const Json kTool = {{"type", "function"},
@@ -79,7 +83,7 @@ TEST_F(Thinking, IsToldApartEndedAndFollowedByAnAnswer) {
 
   const Json budget =
       Choice({{"thinking", {{"type", "enabled"}, {"budget_tokens", 6}}}, {"max_tokens", 14}});
-  EXPECT_NE(budget["message"].value("reasoning_content", ""), "") << budget;
+  EXPECT_EQ(thought_tokens_, 6) << budget;  // which may be nothing but line ends
   EXPECT_NE(budget["message"].value("content", ""), "") << budget;
   EXPECT_EQ(budget["finish_reason"], "length");
 
@@ -88,12 +92,13 @@ TEST_F(Thinking, IsToldApartEndedAndFollowedByAnAnswer) {
   const Json answer = Choice(
       {{"thinking_budget", 6},
        {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", schema}}}}}});
-  EXPECT_NE(answer["message"].value("reasoning_content", ""), "") << answer;
+  EXPECT_EQ(thought_tokens_, 6) << answer;
   const Json parsed = Json::parse(answer["message"].value("content", ""), nullptr, false);
   EXPECT_TRUE(parsed.is_object() && parsed["age"].is_number_integer()) << answer;
 
   const Json off = Choice({{"enable_thinking", false}, {"max_tokens", 8}});
   EXPECT_FALSE(off["message"].contains("reasoning_content")) << off;
+  EXPECT_EQ(thought_tokens_, 0) << off;
   EXPECT_NE(off["message"].value("content", ""), "") << off;
 }
 
