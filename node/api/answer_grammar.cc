@@ -10,7 +10,7 @@
 namespace strata {
 namespace {
 
-// Where the grammar is relaxed, what must be strict is checked once it is whole.
+// What must be strict is checked once it is whole, where no grammar keeps it.
 absl::Status CheckAtTheEnd(bool answers, ApiRequest* request) {
   const auto can_check = [](const std::string& schema, const std::string& path) {
     const auto json = ParseSchema(schema, path);
@@ -37,7 +37,8 @@ absl::Status Constrain(const ChatFormat& format, ApiRequest* request) {
   const ChatTools& tools = request->tools;
   const bool must_call = tools.offered() && tools.choice == ChatTools::Choice::kRequired;
   const bool answers = !must_call && !request->answer_schema.empty();
-  if (!must_call && !answers) return absl::OkStatus();
+  // The model may call or not: its arguments have no grammar.
+  if (!must_call && !answers) return CheckAtTheEnd(/*answers=*/false, request);
   JsonGrammar grammar;
   std::vector<GbnfExpr> parts;
   if (answers) {

@@ -18,7 +18,10 @@ ApiRequest StrictRequest() {
   request.answer_path = "json_schema";
   request.answer_schema = R"({"type":"integer","multipleOf":37})";
   request.checks_answer = true;
-  request.tools.list = {{.name = "f", .json = "", .parameters = R"({"not":{"required":["a"]}})"},
+  request.tools.list = {{.name = "f",
+                         .json = "",
+                         .parameters = R"({"not":{"required":["a"]}})",
+                         .path = "tools[0].function.parameters"},
                         {.name = "g", .json = "", .parameters = R"({"not":{"required":["a"]}})"}};
   request.checked_tools = {"f"};
   return request;

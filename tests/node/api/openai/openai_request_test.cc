@@ -376,7 +376,7 @@ TEST(OpenAiRequest, WhatNoGrammarKeepsIsCheckedWhereItIsStrict) {
   };
   EXPECT_THAT(tool("true", "required").checked_tools, ::testing::ElementsAre("f"));
   EXPECT_THAT(tool("false", "required").checked_tools, ::testing::IsEmpty());
-  EXPECT_THAT(tool("true", "auto").checked_tools, ::testing::IsEmpty());
+  EXPECT_THAT(tool("true", "auto").checked_tools, ::testing::ElementsAre("f"));
 }
 
 TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
