@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "node/api/cross_origin.h"
 #include "node/api/metrics.h"
 #include "transport/base/utf8.h"
 #include "transport/base/wall_clock.h"
@@ -112,8 +111,8 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
 
   const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
   const auto responder =
-      Recorded(WithOrigin(std::move(unrecorded), request, options_.allowed_origins), record);
-  const absl::Status browser = CheckBrowser(request, options_.allowed_origins);
+      Recorded(WithOrigin(std::move(unrecorded), request, options_.browsers), record);
+  const absl::Status browser = CheckBrowser(request, options_.browsers);
   const auto exchange = std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
                                                                   .responder = responder,
                                                                   .record = record,
@@ -123,7 +122,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
     return;
   }
   const std::string allowed = AllowedMethods(at);
-  if (IsPreflight(exchange->http, options_.allowed_origins)) {  // which never has a token
+  if (IsPreflight(exchange->http, options_.browsers)) {  // which never has a token
     responder->Answer(AnswerPreflight(exchange->http, at.empty() ? "GET, HEAD, OPTIONS" : allowed));
     return;
   }

@@ -16,6 +16,7 @@
 #include "node/api/api_backend.h"
 #include "node/api/api_route.h"
 #include "node/api/api_tokens.h"
+#include "node/api/cross_origin.h"
 #include "node/http/http_server.h"
 #include "proto/node.pb.h"
 
@@ -29,7 +30,7 @@ class HttpApi {
     std::string node_name;
     ApiTokens* tokens = nullptr;  // of the permitted clients; null: all are permitted
     ErrorForm error_form = nullptr;  // of paths that no dialect has
-    std::vector<std::string> allowed_origins;  // of pages in browsers, besides this node's own
+    BrowserPolicy browsers;
   };
   using OnStages = absl::AnyInvocable<void(std::vector<wire::StageStatus>) &&>;
   // Reports the stages that this node holds, on any thread; never blocks.

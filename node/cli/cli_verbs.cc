@@ -246,11 +246,17 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_option("--tls-key", options->http_key,
                    "The private key of --tls-cert; nobody else may read the file")
       ->type_name("FILE.pem");
-  verb->add_option("--allow-origin", options->allowed_origins,
+  verb->add_option("--allow-origin", options->browsers.origins,
                    "Origin of pages in browsers that may use the HTTP API, as "
-                   "https://chat.example; may be given again")
+                   "https://chat.example, http://192.168.1.5:* or chrome-extension://*; may be "
+                   "given again (those of this machine's own programs may anyway)")
       ->allow_extra_args(false)
       ->type_name("ORIGIN");
+  verb->add_option("--allow-host", options->browsers.hosts,
+                   "Name under which programs reach the HTTP API of this machine at loopback, as "
+                   "host.docker.internal; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("NAME");
   verb->add_option("--name", options->name, "The node's name (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");

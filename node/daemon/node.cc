@@ -337,7 +337,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
-  if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
+  if (absl::Status s = CheckPolicy(options.browsers); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program});
@@ -347,7 +347,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
                        .node_name = name_,
                        .tokens = tokens_.get(),
                        .error_form = OpenAiError,
-                       .allowed_origins = options.allowed_origins},
+                       .browsers = options.browsers},
       OpenAiRoutes(backend.get()), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });

@@ -19,6 +19,7 @@
 #include "coordinator/models/self_test_file.h"
 #include "node/api/api_tokens.h"
 #include "node/api/api_backend.h"
+#include "node/api/cross_origin.h"
 #include "node/api/http_api.h"
 #include "node/base/data_dir.h"
 #include "node/gateway/gateway.h"
@@ -63,7 +64,7 @@ struct NodeOptions {
   bool http_no_auth = false;                 // no client needs a token, wherever it listens
   std::string http_certificate;              // PEM; the API then uses HTTPS; empty: HTTP
   std::string http_key;                      // PEM, of that certificate
-  std::vector<std::string> allowed_origins;  // of pages in browsers that may use the HTTP API
+  BrowserPolicy browsers;  // of the HTTP API
   std::vector<std::string> peers;            // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port announced to others instead of the interfaces'
