@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/api/openai/openai_request.h"
 
 namespace strata {
 namespace {
