@@ -402,6 +402,10 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
   auto planned = PlanModel(planning, sized.source(), placement);
   if (there.has_value()) return *there;
   if (!planned.ok()) return failed(planned.status());
+  // A context that was chosen is kept by later plans of the model, here and on the next coordinator.
+  const uint32_t n_ctx = (*planned)->inputs.request.cache.n_ctx;
+  sized.mutable_placement()->set_n_ctx(n_ctx);
+  placement.set_n_ctx(n_ctx);
   auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
                                       /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return failed(deployment.status());
