@@ -27,8 +27,8 @@ class HttpApi {
   struct Options {
     std::string node_id;
     std::string node_name;
-    ApiTokens* tokens = nullptr;  // of the permitted clients; null: all are permitted
-    ErrorForm error_form = nullptr;  // of paths that no dialect has
+    ApiTokens* tokens = nullptr;               // of the permitted clients; null: all are permitted
+    ErrorForm error_form = nullptr;            // of paths that no dialect has
     std::vector<std::string> allowed_origins;  // of pages in browsers, besides this node's own
   };
   using OnStages = absl::AnyInvocable<void(std::vector<wire::StageStatus>) &&>;
