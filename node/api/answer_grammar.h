@@ -1,4 +1,5 @@
-// The grammar of a request's output, from its schemas and tools and the model's form of calls. Pure.
+// The grammar of a request's output, from its schemas and tools and the model's form of calls.
+// Pure.
 #pragma once
 
 #include "absl/status/status.h"

@@ -72,28 +72,26 @@ void ApiBackend::CountRefused() {
 }
 
 void ApiBackend::WithModels(const SharedExchange& exchange, OnModels then) {
-  gateway_->ListModels(
-      absl::ZeroDuration(),
-      [this, exchange, then = std::move(then)](const absl::StatusOr<Gateway::Models>& models) {
-        if (!models.ok()) {
-          exchange->Fail(models.status());
-          return;
-        }
-        std::vector<ChatTemplate::Source> sources;
-        for (const wire::ModelStatus& model : **models) {
-          sources.push_back(TemplateOf(model, /*with_tools=*/false));
-        }
-        template_check_.Check(
-            std::move(sources),
-            [then, models = *models](const std::vector<ChatSupport>& chat) { then(*models, chat); });
-      });
+  gateway_->ListModels(absl::ZeroDuration(), [this, exchange, then = std::move(then)](
+                                                 const absl::StatusOr<Gateway::Models>& models) {
+    if (!models.ok()) {
+      exchange->Fail(models.status());
+      return;
+    }
+    std::vector<ChatTemplate::Source> sources;
+    for (const wire::ModelStatus& model : **models) {
+      sources.push_back(TemplateOf(model, /*with_tools=*/false));
+    }
+    template_check_.Check(
+        std::move(sources),
+        [then, models = *models](const std::vector<ChatSupport>& chat) { then(*models, chat); });
+  });
 }
 
 void ApiBackend::CheckChat(const wire::ModelStatus& model, OnChat then) {
-  template_check_.Check({TemplateOf(model, /*with_tools=*/false)},
-                        [then = std::move(then)](const std::vector<ChatSupport>& chat) {
-                          then(chat[0]);
-                        });
+  template_check_.Check(
+      {TemplateOf(model, /*with_tools=*/false)},
+      [then = std::move(then)](const std::vector<ChatSupport>& chat) { then(chat[0]); });
 }
 
 void ApiBackend::WithModel(const std::string& name, const SharedExchange& exchange, OnModel then) {
@@ -117,19 +115,18 @@ void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& 
     }
     return true;
   };
-  gateway_->ListModels(
-      kModelsAge, [this, answer, exchange](const absl::StatusOr<Gateway::Models>& models) {
-        // Continue on a handler's thread: this one serves all calls that wait for a list.
-        exchange->responder->Run([this, answer, exchange, models] {
-          if (answer(models, /*fresh=*/false)) return;
-          // The model may have been loaded since.
-          gateway_->ListModels(
-              absl::ZeroDuration(),
-              [answer, exchange](const absl::StatusOr<Gateway::Models>& newer) {
-                exchange->responder->Run([answer, newer] { answer(newer, /*fresh=*/true); });
-              });
-        });
-      });
+  gateway_->ListModels(kModelsAge, [this, answer,
+                                    exchange](const absl::StatusOr<Gateway::Models>& models) {
+    // Continue on a handler's thread: this one serves all calls that wait for a list.
+    exchange->responder->Run([this, answer, exchange, models] {
+      if (answer(models, /*fresh=*/false)) return;
+      // The model may have been loaded since.
+      gateway_->ListModels(
+          absl::ZeroDuration(), [answer, exchange](const absl::StatusOr<Gateway::Models>& newer) {
+            exchange->responder->Run([answer, newer] { answer(newer, /*fresh=*/true); });
+          });
+    });
+  });
 }
 
 void ApiBackend::Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer) {
@@ -167,10 +164,9 @@ void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
   const Call call = {.exchange = std::move(exchange),
                      .request = std::make_shared<const ApiRequest>(std::move(request)),
                      .then = std::move(then)};
-  FindListedModel(call.request->model, call.exchange,
-                  [this, call](const wire::ModelStatus& model, bool fresh) {
-                    Prepare(call, model, fresh);
-                  });
+  FindListedModel(
+      call.request->model, call.exchange,
+      [this, call](const wire::ModelStatus& model, bool fresh) { Prepare(call, model, fresh); });
 }
 
 void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool fresh) {
@@ -204,8 +200,8 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
                              CompletionSession::Options session) {
   ChatTemplate::Source source = TemplateOf(model, session.request.tools.offered());
   if (source.text.empty()) {
-    absl::Status status = BadParam(
-        "model", absl::StrCat(model.name(), " has no chat template; use /v1/completions"));
+    absl::Status status =
+        BadParam("model", absl::StrCat(model.name(), " has no chat template; use /v1/completions"));
     fresh ? call.exchange->Fail(status) : PrepareAgain(call, source, status);
     return;
   }
@@ -220,7 +216,8 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
   TemplateTurns::Owner owner = {.model = session.model_id, .client = session.client};
   templates_.Render(
       std::move(owner), std::move(render),
-      [this, call, source = std::move(source), session = std::move(session), fresh](auto prompt) mutable {
+      [this, call, source = std::move(source), session = std::move(session),
+       fresh](auto prompt) mutable {
         if (!prompt.ok()) {
           fresh ? call.exchange->Fail(prompt.status())
                 : PrepareAgain(call, source, prompt.status());
@@ -245,21 +242,19 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
 
 void ApiBackend::PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
                               const absl::Status& status) {
-  gateway_->ListModels(
-      absl::ZeroDuration(),
-      [this, call, failed, status](const absl::StatusOr<Gateway::Models>& models) {
-        call.exchange->responder->Run([this, call, failed, status, models] {
-          const absl::StatusOr<const wire::ModelStatus*> model =
-              models.ok() ? FindModel(**models, call.request->model)
-                          : absl::StatusOr<const wire::ModelStatus*>(models.status());
-          if (!model.ok() || TemplateOf(**model, call.request->tools.offered()).Key() ==
-                                 failed.Key()) {
-            call.exchange->Fail(status);
-            return;
-          }
-          Prepare(call, **model, /*fresh=*/true);
-        });
-      });
+  gateway_->ListModels(absl::ZeroDuration(), [this, call, failed, status](
+                                                 const absl::StatusOr<Gateway::Models>& models) {
+    call.exchange->responder->Run([this, call, failed, status, models] {
+      const absl::StatusOr<const wire::ModelStatus*> model =
+          models.ok() ? FindModel(**models, call.request->model)
+                      : absl::StatusOr<const wire::ModelStatus*>(models.status());
+      if (!model.ok() || TemplateOf(**model, call.request->tools.offered()).Key() == failed.Key()) {
+        call.exchange->Fail(status);
+        return;
+      }
+      Prepare(call, **model, /*fresh=*/true);
+    });
+  });
 }
 
 void ApiBackend::Start(const SharedExchange& exchange, CompletionSession::Options session) {
@@ -279,9 +274,8 @@ void ApiBackend::Start(const SharedExchange& exchange, CompletionSession::Option
     bytes += (prompt.text.size() + prompt.tokens.size() * sizeof(int32_t)) * request.n;
   }
   if (bytes > kApiPromptBytesMax) {
-    exchange->Fail(BadParam("n", absl::StrCat("times the prompt is ", bytes >> 20,
-                                              " MiB; at most ", kApiPromptBytesMax >> 20,
-                                              " are taken at a time")));
+    exchange->Fail(BadParam("n", absl::StrCat("times the prompt is ", bytes >> 20, " MiB; at most ",
+                                              kApiPromptBytesMax >> 20, " are taken at a time")));
     return;
   }
   CompletionSession::Start(gateway_, std::move(session), exchange->responder, counters_);

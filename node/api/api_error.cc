@@ -44,8 +44,10 @@ ApiError ErrorOf(const absl::Status& status) {
   return error;
 }
 
-HttpResponse ErrorResponse(const absl::Status& status, ErrorForm form) {
-  const ApiError error = ErrorOf(status);
+HttpResponse ErrorResponse(const absl::Status& status, ErrorForm form,
+                           absl::string_view request_id) {
+  ApiError error = ErrorOf(status);
+  error.request_id = std::string(request_id);
   HttpResponse response = {.status = error.http_status, .body = form(error)};
   if (response.status == 429 || response.status == 503) {
     const int64_t ms = std::max<int64_t>(RetryAfterMs(status).value_or(kRetryMs), 0);
@@ -55,10 +57,12 @@ HttpResponse ErrorResponse(const absl::Status& status, ErrorForm form) {
   return response;
 }
 
-HttpResponse ErrorResponse(int http_status, absl::string_view words, ErrorForm form) {
-  HttpResponse response = {
-      .status = http_status,
-      .body = form({.http_status = http_status, .message = PrintableLines(words)})};
+HttpResponse ErrorResponse(int http_status, absl::string_view words, ErrorForm form,
+                           absl::string_view request_id) {
+  HttpResponse response = {.status = http_status,
+                           .body = form({.http_status = http_status,
+                                         .message = PrintableLines(words),
+                                         .request_id = std::string(request_id)})};
   if (http_status == 503) response.headers.emplace_back("Retry-After", "1");
   return response;
 }
@@ -66,9 +70,8 @@ HttpResponse ErrorResponse(int http_status, absl::string_view words, ErrorForm f
 HttpResponse WrongTokenResponse(absl::string_view words, ErrorForm form) {
   HttpResponse response = {
       .status = 401,
-      .body = form({.http_status = 401,
-                    .message = PrintableLines(words),
-                    .code = "invalid_api_key"})};
+      .body =
+          form({.http_status = 401, .message = PrintableLines(words), .code = "invalid_api_key"})};
   response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

@@ -22,10 +22,10 @@ struct ApiExchange {
   // The body, which is not kept: it may be large.
   std::string TakeBody() { return std::exchange(http.body, {}); }
   void Fail(const absl::Status& status) const {
-    responder->Answer(ErrorResponse(status, error_form));
+    responder->Answer(ErrorResponse(status, error_form, http.id));
   }
   void Fail(int http_status, absl::string_view words) const {
-    responder->Answer(ErrorResponse(http_status, words, error_form));
+    responder->Answer(ErrorResponse(http_status, words, error_form, http.id));
   }
 };
 using SharedExchange = std::shared_ptr<ApiExchange>;  // shared by the request's callbacks

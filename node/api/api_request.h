@@ -44,7 +44,7 @@ struct ApiRequest {
   // The first choice's seed; each further one has the next. Random where the client gives none.
   wire::SamplerSettings sampler;
   std::vector<std::string> stops;
-  bool show_stop = false;   // the stop string is part of the output
+  bool show_stop = false;      // the stop string is part of the output
   bool parse_special = false;  // of a completion: control tokens in its prompt are read as such
   bool no_special = false;     // of a completion: nothing is put before its prompt
   bool logprobs = false;

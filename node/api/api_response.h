@@ -51,6 +51,8 @@ class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
 
+  // Before Begin(): how many tokens the prompts have.
+  virtual void SetPromptTokens(uint64_t /*tokens*/) {}
   // The head of a stream. `firsts`: the choices of which no piece was written yet, each with its
   // index; its body may be empty.
   virtual HttpResponse Begin(const std::vector<ApiPiece>& firsts) = 0;

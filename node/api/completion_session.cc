@@ -212,11 +212,11 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
   std::vector<ApiPiece> firsts;
   for (Choice& choice : choices_) {
     if (std::exchange(choice.piece.first, false)) {
-      firsts.push_back({.index = choice.piece.index,
-                        .first = true,
-                        .logprobs = choice.piece.logprobs});
+      firsts.push_back(
+          {.index = choice.piece.index, .first = true, .logprobs = choice.piece.logprobs});
     }
   }
+  writer_->SetPromptTokens(usage_.prompt_tokens);
   HttpResponse head = writer_->Begin(firsts);
   head.body += std::exchange(pending_, {});
   responder_->Begin(std::move(head));

@@ -52,7 +52,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::string client;
     std::string model_name;
     std::string model_id;  // in hex
-    uint32_t n_ctx = 0;       // of the model
+    uint32_t n_ctx = 0;    // of the model
     uint32_t tokens_max = 0;
     ChatFormat format;           // of a chat
     bool parse_special = false;  // of the prompts
@@ -131,8 +131,8 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   absl::Mutex mu_;
   const std::unique_ptr<ResponseWriter> writer_ ABSL_PT_GUARDED_BY(mu_);
   const Options options_;
-  const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
-  const std::shared_ptr<ApiCounters> counters_;     // shared with the API
+  const std::shared_ptr<HttpResponder> responder_;    // shared with the connection
+  const std::shared_ptr<ApiCounters> counters_;       // shared with the API
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mu_);  // prompts × n, those of a prompt together
   ApiUsage usage_ ABSL_GUARDED_BY(mu_);
   size_t started_ ABSL_GUARDED_BY(mu_) = 0;

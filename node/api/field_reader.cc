@@ -47,8 +47,8 @@ std::optional<int64_t> FieldReader::Integer(const char* name, Range range) {
   if (value >= range.low && value <= range.high && value == std::floor(value)) {
     return static_cast<int64_t>(value);
   }
-  Wrong(name, absl::StrCat("must be a whole number from ", static_cast<int64_t>(range.low),
-                           " to ", static_cast<int64_t>(range.high)));
+  Wrong(name, absl::StrCat("must be a whole number from ", static_cast<int64_t>(range.low), " to ",
+                           static_cast<int64_t>(range.high)));
   return std::nullopt;
 }
 

@@ -15,9 +15,10 @@
 namespace strata {
 namespace {
 
-bool IsAt(const ApiRoute& route, absl::string_view path) {
-  return absl::EndsWith(route.path, "/") ? absl::StartsWith(path, route.path)
-                                          : path == route.path;
+bool IsOf(const ApiRoute& route, const HttpRequest& request) {
+  if (!route.header.empty() && request.Header(route.header).empty()) return false;
+  return absl::EndsWith(route.path, "/") ? absl::StartsWith(request.path, route.path)
+                                         : request.path == route.path;
 }
 
 // "POST, OPTIONS"
@@ -50,6 +51,8 @@ HttpApi::HttpApi(ApiBackend* backend, Coordinator* coordinator, Options options,
                      .path = "/metrics",
                      .error_form = options_.error_form,
                      .handle = [this](const SharedExchange& exchange) { Metrics(exchange); }});
+  std::stable_partition(routes_.begin(), routes_.end(),
+                        [](const ApiRoute& route) { return !route.header.empty(); });
 }
 
 void HttpApi::SetServer(const HttpServer* server) {
@@ -99,7 +102,7 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecorded) {
   std::vector<const ApiRoute*> at;
   for (const ApiRoute& route : routes_) {
-    if (IsAt(route, request.path) && (at.empty() || at.front()->path == route.path)) {
+    if (IsOf(route, request) && (at.empty() || at.front()->path == route.path)) {
       at.push_back(&route);
     }
   }
@@ -140,8 +143,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
              !coding.empty() && !absl::EqualsIgnoreCase(coding, "identity")) {
     if (found.is_generation) backend_->CountRefused();
     HttpResponse response = ErrorResponse(
-        415,
-        absl::StrCat("Content-Encoding ", coding, " is not supported: send the body as it is"),
+        415, absl::StrCat("Content-Encoding ", coding, " is not supported: send the body as it is"),
         found.error_form);
     response.headers.emplace_back("Accept-Encoding", "identity");  // RFC 7694
     responder->Answer(std::move(response));

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -109,6 +110,30 @@ absl::string_view MemberText(absl::string_view body, absl::string_view name) {
     }
   }
   return found;
+}
+
+std::vector<absl::string_view> ElementTexts(absl::string_view array) {
+  std::vector<absl::string_view> elements;
+  array = absl::StripAsciiWhitespace(array);
+  if (!absl::StartsWith(array, "[")) return elements;
+  int depth = 0;
+  size_t from = 1;
+  for (size_t i = 0; i < array.size(); ++i) {
+    const char c = array[i];
+    if (c == '"') {
+      ++i;
+      while (i < array.size() && array[i] != '"') i += array[i] == '\\' ? 2 : 1;
+      continue;
+    }
+    if (c == '{' || c == '[') ++depth;
+    if ((c == ',' || c == ']') && depth == 1) {
+      const absl::string_view element = array.substr(from, i - from);
+      if (!absl::StripAsciiWhitespace(element).empty()) elements.push_back(element);
+      from = i + 1;
+    }
+    if (c == '}' || c == ']') --depth;
+  }
+  return elements;
 }
 
 }  // namespace strata

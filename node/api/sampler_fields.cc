@@ -144,19 +144,19 @@ void ReadSampler(FieldReader* fields, wire::SamplerSettings* sampler) {
   ReadLogitBias(fields, sampler);
 }
 
-void ReadStops(FieldReader* fields, std::vector<std::string>* stops) {
-  const Json* stop = fields->Find("stop");
+void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char* name) {
+  const Json* stop = fields->Find(name);
   if (stop == nullptr) return;
   const std::vector<const Json*> list = ListOf(*stop, stop->is_array());
   if (list.size() > kApiStopsMax) {
-    fields->Wrong("stop", absl::StrCat("may have at most ", kApiStopsMax, " strings"));
+    fields->Wrong(name, absl::StrCat("may have at most ", kApiStopsMax, " strings"));
     return;
   }
   for (const Json* each : list) {
     const auto* text = each->get_ptr<const std::string*>();
     if (text == nullptr || text->empty() || text->size() > kApiStopBytesMax) {
-      fields->Wrong("stop", absl::StrCat("must be a string or several, of 1 to ", kApiStopBytesMax,
-                                         " bytes each"));
+      fields->Wrong(name, absl::StrCat("must be a string or several, of 1 to ", kApiStopBytesMax,
+                                       " bytes each"));
       return;
     }
     stops->push_back(*text);

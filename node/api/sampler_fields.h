@@ -12,7 +12,7 @@ namespace strata {
 
 // All fields, with their defaults where they are missing.
 void ReadSampler(FieldReader* fields, wire::SamplerSettings* sampler);
-// "stop": one string, or several.
-void ReadStops(FieldReader* fields, std::vector<std::string>* stops);
+// One string, or several.
+void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char* name = "stop");
 
 }  // namespace strata

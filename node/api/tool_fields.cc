@@ -66,8 +66,7 @@ absl::Status AddTool(const ToolFields& fields, ChatTools* tools) {
   }
   if (std::any_of(tools->list.begin(), tools->list.end(),
                   [name](const ChatTool& tool) { return tool.name == *name; })) {
-    return BadParam(fields.path + ".name",
-                    absl::StrCat("several tools are named \"", *name, "\""));
+    return BadParam(fields.path + ".name", absl::StrCat("several tools are named \"", *name, "\""));
   }
   ChatTool tool = {.name = *name, .path = absl::StrCat(fields.path, ".", fields.parameters_name)};
   SchemaJson function = {{"name", *name}};
@@ -80,7 +79,8 @@ absl::Status AddTool(const ToolFields& fields, ChatTools* tools) {
     function["parameters"] = *fields.parameters;
   }
   if (fields.strict != nullptr && !fields.strict->is_null()) {
-    if (!fields.strict->is_boolean()) return BadParam(fields.path + ".strict", "must be true or false");
+    if (!fields.strict->is_boolean())
+      return BadParam(fields.path + ".strict", "must be true or false");
     tool.strict = fields.strict->get<bool>();
   }
   tool.json = SchemaJson({{"type", "function"}, {"function", std::move(function)}}).dump();

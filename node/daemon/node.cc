@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -17,6 +18,7 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
+#include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
 #include "node/api/openai/openai_error.h"
@@ -341,6 +343,8 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program});
+  ApiRoutes routes = OpenAiRoutes(backend.get());
+  std::ranges::move(AnthropicRoutes(backend.get()), std::back_inserter(routes));
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
@@ -348,7 +352,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
                        .tokens = tokens_.get(),
                        .error_form = OpenAiError,
                        .browsers = options.browsers},
-      OpenAiRoutes(backend.get()), [this](HttpApi::OnStages then) {
+      std::move(routes), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;

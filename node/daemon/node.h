@@ -17,8 +17,8 @@
 #include "coordinator/cluster/cluster_runtime.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/self_test_file.h"
-#include "node/api/api_tokens.h"
 #include "node/api/api_backend.h"
+#include "node/api/api_tokens.h"
 #include "node/api/cross_origin.h"
 #include "node/api/http_api.h"
 #include "node/base/data_dir.h"
@@ -160,7 +160,7 @@ class Node {
   std::unique_ptr<ListeningServer> server_;
   std::string http_url_;
   std::unique_ptr<ApiBackend> api_backend_;
-  std::unique_ptr<HttpApi> api_;     // null: no HTTP
+  std::unique_ptr<HttpApi> api_;       // null: no HTTP
   std::unique_ptr<ApiTokens> tokens_;  // the API's; null: no token is needed
   std::unique_ptr<HttpServer> http_;   // the same
   std::thread shutdown_;

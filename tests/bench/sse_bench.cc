@@ -227,7 +227,9 @@ int RunServer(const Load& load) {
   ClockSource source(load);
   const auto counters = std::make_shared<ApiCounters>();  // shared with calls
   HttpServer::Options options;
-  options.error = [](int status, const std::string& words) { return ErrorResponse(status, words, OpenAiError); };
+  options.error = [](int status, const std::string& words) {
+    return ErrorResponse(status, words, OpenAiError);
+  };
   options.handler = [&](const HttpRequest& http, std::shared_ptr<HttpResponder> responder) {
     auto request = ParseCompletion(http.body);
     if (!request.ok()) {

@@ -159,7 +159,8 @@ void ReadPrompts(FieldReader* fields, ApiRequest* request) {
 }
 
 // A message's content is a string, or an array of parts, of which only text parts are supported.
-std::optional<std::string> ContentOf(const Json& json, const std::string& name, FieldReader* fields) {
+std::optional<std::string> ContentOf(const Json& json, const std::string& name,
+                                     FieldReader* fields) {
   if (json.is_null()) return "";
   if (json.is_string()) return json.get<std::string>();
   std::string text;

@@ -48,14 +48,13 @@ void Models(ApiBackend* backend, const SharedExchange& exchange) {
 }
 
 void Model(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModel(
-      RestOfPath(exchange->http.path, "/v1/models/"), exchange,
-      [backend, exchange](const wire::ModelStatus& model) {
-        backend->CheckChat(model, [exchange, model](const ChatSupport& chat) {
-          exchange->responder->Answer(
-              {.body = ModelJson(model, chat, absl::ToUnixSeconds(WallNow()))});
-        });
-      });
+  backend->WithModel(RestOfPath(exchange->http.path, "/v1/models/"), exchange,
+                     [backend, exchange](const wire::ModelStatus& model) {
+                       backend->CheckChat(model, [exchange, model](const ChatSupport& chat) {
+                         exchange->responder->Answer(
+                             {.body = ModelJson(model, chat, absl::ToUnixSeconds(WallNow()))});
+                       });
+                     });
 }
 
 }  // namespace

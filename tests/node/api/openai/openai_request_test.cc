@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "node/api/openai/openai_error.h"
 #include "node/api/answer_grammar.h"
+#include "node/api/openai/openai_error.h"
 
 namespace strata {
 namespace {
