@@ -21,6 +21,7 @@
 #include "node/api/cross_origin.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_routes.h"
+#include "node/api/responses/responses_routes.h"
 #include "node/base/exit_code.h"
 #include "node/base/machine.h"
 #include "node/base/process_setup.h"
@@ -341,6 +342,8 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program});
+  ApiRoutes routes = OpenAiRoutes(backend.get());
+  for (ApiRoute& route : ResponsesRoutes(backend.get())) routes.push_back(std::move(route));
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
@@ -348,7 +351,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
                        .tokens = tokens_.get(),
                        .error_form = OpenAiError,
                        .allowed_origins = options.allowed_origins},
-      OpenAiRoutes(backend.get()), [this](HttpApi::OnStages then) {
+      std::move(routes), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;
