@@ -27,7 +27,7 @@ class Responses : public testing::ApiCluster {
     body.update(more);
     return body;
   }
-  Json Create(const Json& more) {
+  Json Create(const Json& more = Json::object()) {
     const HttpReply reply = Post(0, "/v1/responses", Body(more));
     EXPECT_EQ(reply.status, 200) << reply.body;
     return Json::parse(reply.body, nullptr, false);
@@ -40,8 +40,7 @@ class Responses : public testing::ApiCluster {
   }
   HttpReply Delete(const std::string& path) {
     HttpClient client(ports_[0]);
-    EXPECT_TRUE(
-        client.Send(absl::StrCat("DELETE ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n")));
+    EXPECT_TRUE(client.Send(absl::StrCat("DELETE ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n")));
     return client.Read();
   }
 };
@@ -90,7 +89,7 @@ TEST_F(Responses, AResponseHasTheTextOfAChat) {
 }
 
 TEST_F(Responses, AStreamHasItsEventsInOrder) {
-  const Json whole = Create({});
+  const Json whole = Create();
   const HttpReply reply = Post(1, "/v1/responses", Body({{"stream", true}}));
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_TRUE(absl::StrContains(reply.Header("content-type"), "text/event-stream"));
@@ -180,7 +179,7 @@ TEST_F(Responses, TheTextKeepsASchema) {
 }
 
 TEST_F(Responses, AStoredResponseIsReadUntilItIsDeleted) {
-  const Json response = Create({});
+  const Json response = Create();
   const std::string path = absl::StrCat("/v1/responses/", response["id"].get<std::string>());
   const HttpReply read = Get(0, path);
   ASSERT_EQ(read.status, 200) << read.body;

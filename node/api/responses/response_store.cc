@@ -26,11 +26,10 @@ void ResponseStore::Put(const std::string& client, const std::string& id, Stored
   while (entries_.size() >= limits_.responses || bytes_ + bytes > limits_.bytes) {
     Remove(std::prev(entries_.end()));
   }
-  entries_.push_front(
-      {.client = client,
-       .id = id,
-       .response = std::make_shared<const StoredResponse>(std::move(response)),
-       .bytes = bytes});
+  entries_.push_front({.client = client,
+                       .id = id,
+                       .response = std::make_shared<const StoredResponse>(std::move(response)),
+                       .bytes = bytes});
   bytes_ += bytes;
   by_id_[id] = entries_.begin();
   for (const std::string& item : entries_.front().response->output_ids) {

@@ -1,5 +1,5 @@
-// Responses that their clients may read again, and go on from: in memory, on the node that generated
-// them. The one that was not used for longest goes first.
+// Responses that their clients may read again, and go on from: in memory, on the node that
+// generated them. The one that was not used for longest goes first.
 #pragma once
 
 #include <cstddef>

@@ -78,8 +78,8 @@ absl::Status ItemReader::Add(const Json& item, const std::string& path) {
 
 absl::Status ItemReader::AddMessage(const Json& item, const std::string& path) {
   const std::string* role = TextMember(item, "role");
-  if (role == nullptr || (*role != "user" && *role != "assistant" && *role != "system" &&
-                          *role != "developer")) {
+  if (role == nullptr ||
+      (*role != "user" && *role != "assistant" && *role != "system" && *role != "developer")) {
     return BadParam(path + ".role", "must be user, assistant, system or developer");
   }
   const Json* content = Member(item, "content");

@@ -1,5 +1,5 @@
-// The items of a conversation in OpenAI's Responses API, as messages of a chat. Pure; no byte of the
-// input is trusted.
+// The items of a conversation in OpenAI's Responses API, as messages of a chat. Pure; no byte of
+// the input is trusted.
 #pragma once
 
 #include <string>

@@ -90,8 +90,8 @@ absl::Status ReadMetadata(const Json& json, OrderedJson* echo) {
   const Json* metadata = Member(json, "metadata");
   if (metadata == nullptr) return absl::OkStatus();
   if (!metadata->is_object() || metadata->size() > kMetadataMax) {
-    return BadParam("metadata", absl::StrCat("must be an object of at most ", kMetadataMax,
-                                             " members"));
+    return BadParam("metadata",
+                    absl::StrCat("must be an object of at most ", kMetadataMax, " members"));
   }
   for (const auto& [key, value] : metadata->items()) {
     if (!value.is_string()) return BadParam("metadata." + key, "must be a string");
@@ -102,9 +102,9 @@ absl::Status ReadMetadata(const Json& json, OrderedJson* echo) {
 
 // Members that clients expect in a response, beside those of tools, text and metadata.
 void Echo(const Json& json, const ResponsesRequest& request, OrderedJson* echo) {
-  for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls",
-                           "previous_response_id", "prompt_cache_key", "safety_identifier",
-                           "user"}) {
+  for (const char* name :
+       {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id",
+        "prompt_cache_key", "safety_identifier", "user"}) {
     const Json* field = Member(json, name);
     (*echo)[name] = field != nullptr ? OrderedJson(*field) : OrderedJson();
   }
@@ -158,8 +158,8 @@ absl::StatusOr<Json> ReferredItem(const Json& reference, const std::string& path
       if (has_id(item)) return item;
     }
   }
-  return BadParam(path + ".id", absl::StrCat("there is no item \"", *id,
-                                             "\", or it is no longer stored"));
+  return BadParam(path + ".id",
+                  absl::StrCat("there is no item \"", *id, "\", or it is no longer stored"));
 }
 
 absl::Status ReadItems(FieldReader* fields, const std::string& client, ResponseStore* store,

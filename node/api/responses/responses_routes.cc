@@ -116,12 +116,11 @@ void ListInput(const StoredResponse& stored, const SharedExchange& exchange) {
   }
   Json page = Json::array();
   while (from != items.end() && page.size() < limit) page.push_back(*from++);
-  nlohmann::ordered_json list = {
-      {"object", "list"},
-      {"data", page},
-      {"first_id", page.empty() ? Json() : page.front()["id"]},
-      {"last_id", page.empty() ? Json() : page.back()["id"]},
-      {"has_more", from != items.end()}};
+  nlohmann::ordered_json list = {{"object", "list"},
+                                 {"data", page},
+                                 {"first_id", page.empty() ? Json() : page.front()["id"]},
+                                 {"last_id", page.empty() ? Json() : page.back()["id"]},
+                                 {"has_more", from != items.end()}};
   exchange->responder->Answer({.body = list.dump()});
 }
 

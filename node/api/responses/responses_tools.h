@@ -13,10 +13,10 @@ namespace strata {
 
 // A tool that the model knows by another name than the client, or in another form.
 struct RenamedTool {
-  std::string shown;        // the model's
-  std::string name_space;   // empty: none
+  std::string shown;       // the model's
+  std::string name_space;  // empty: none
   std::string name;
-  bool is_custom = false;   // its argument is a text, which the model writes as {"input":…}
+  bool is_custom = false;  // its argument is a text, which the model writes as {"input":…}
 };
 
 // The name of a namespace's tool, as the model gets it.

@@ -24,7 +24,9 @@ OrderedJson UsageOf(const ApiUsage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-OrderedJson TextOrNull(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
+OrderedJson TextOrNull(const std::string& text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
 
 }  // namespace
 
@@ -99,20 +101,20 @@ std::string ResponsesWriter::Open(Kind kind) {
   std::string events = Close("completed");
   kind_ = kind;
   text_.clear();
-  events += NextEvent("response.output_item.added",
-                                     {{"output_index", output_.size()},
-                                      {"item", Item("in_progress", /*begins=*/true)}});
+  events +=
+      NextEvent("response.output_item.added",
+                {{"output_index", output_.size()}, {"item", Item("in_progress", /*begins=*/true)}});
   if (kind == Kind::kThought || kind == Kind::kText) {
-    events += ItemEvent("response.content_part.added",
-                                       {{"content_index", 0}, {"part", Part()}});
+    events += ItemEvent("response.content_part.added", {{"content_index", 0}, {"part", Part()}});
   }
   return events;
 }
 
 std::string ResponsesWriter::OpenCall(const ApiCallPiece& call) {
   std::string events = Close("completed");
-  const auto tool = std::find_if(options_.renamed.begin(), options_.renamed.end(),
-                                 [&call](const RenamedTool& each) { return each.shown == call.name; });
+  const auto tool =
+      std::find_if(options_.renamed.begin(), options_.renamed.end(),
+                   [&call](const RenamedTool& each) { return each.shown == call.name; });
   const bool is_renamed = tool != options_.renamed.end();
   call_id_ = call.id;
   name_ = is_renamed ? tool->name : call.name;
@@ -162,12 +164,11 @@ std::string ResponsesWriter::Close(const char* status) {
     }
   }
   if (kind_ == Kind::kThought || kind_ == Kind::kText) {
-    events += ItemEvent("response.content_part.done",
-                                       {{"content_index", 0}, {"part", Part()}});
+    events += ItemEvent("response.content_part.done", {{"content_index", 0}, {"part", Part()}});
   }
   Json item = Item(status);
-  events += NextEvent("response.output_item.done",
-                                     {{"output_index", output_.size()}, {"item", item}});
+  events +=
+      NextEvent("response.output_item.done", {{"output_index", output_.size()}, {"item", item}});
   output_.push_back(std::move(item));
   kind_ = Kind::kNone;
   return events;

@@ -138,7 +138,8 @@ TEST_F(ResponsesRequestTest, WhatCannotBeKeptIsRefused) {
   EXPECT_EQ(Wrong(R"({"input":"x","tools":[{"type":"mcp"}]})"), "tools[0].type");
   EXPECT_EQ(Wrong(R"({"input":"x","tools":[{"type":"function","name":"a b"}]})"), "tools[0].name");
   EXPECT_EQ(Wrong(R"({"input":"x","tools":[{"type":"namespace","name":"n","tools":[
-                {"type":"mcp"}]}]})"), "tools[0].tools[0].type");
+                {"type":"mcp"}]}]})"),
+            "tools[0].tools[0].type");
   EXPECT_EQ(Wrong(R"({"input":"x","tool_choice":{"type":"function","name":"f"}})"), "tool_choice");
   EXPECT_EQ(Wrong(R"({"input":"x","tools":[{"type":"web_search"}],"tool_choice":"required"})"),
             "tool_choice");
@@ -198,8 +199,7 @@ TEST_F(ResponsesRequestTest, TheTextsFormatConstrainsTheAnswer) {
   const ResponsesRequest request = Read(R"({"input":"x","text":{"verbosity":"low","format":{
       "type":"json_schema","name":"n","strict":true,
       "schema":{"type":"object","properties":{"z":{},"a":{}}}}}})");
-  EXPECT_EQ(request.api.answer_schema,
-            R"({"type":"object","properties":{"z":{},"a":{}}})");
+  EXPECT_EQ(request.api.answer_schema, R"({"type":"object","properties":{"z":{},"a":{}}})");
   EXPECT_EQ(request.api.answer_path, "text.format.schema");
   EXPECT_TRUE(request.api.answer_strict);
   EXPECT_EQ(request.echo["text"]["verbosity"], "low");

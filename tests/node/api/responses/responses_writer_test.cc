@@ -39,19 +39,18 @@ std::string TypesOf(const std::vector<Json>& events) {
 class ResponsesWriterTest : public ::testing::Test {
  protected:
   ResponsesWriter Writer() {
-    return ResponsesWriter(
-        {.key = "k",
-         .created_s = 7,
-         .model = "m",
-         .echo = {{"temperature", 1.0}, {"store", true}},
-         .renamed = {{.shown = "sky.look", .name_space = "sky", .name = "look"},
-                     {.shown = "patch", .name = "patch", .is_custom = true}},
-         .on_end = [this](const std::string& id, const std::string& response,
-                          std::vector<std::string> items) {
-           EXPECT_EQ(id, "resp_k");
-           stored_ = response;
-           item_ids_ = absl::StrJoin(items, " ");
-         }});
+    return ResponsesWriter({.key = "k",
+                            .created_s = 7,
+                            .model = "m",
+                            .echo = {{"temperature", 1.0}, {"store", true}},
+                            .renamed = {{.shown = "sky.look", .name_space = "sky", .name = "look"},
+                                        {.shown = "patch", .name = "patch", .is_custom = true}},
+                            .on_end = [this](const std::string& id, const std::string& response,
+                                             std::vector<std::string> items) {
+                              EXPECT_EQ(id, "resp_k");
+                              stored_ = response;
+                              item_ids_ = absl::StrJoin(items, " ");
+                            }});
   }
   std::string stored_, item_ids_;
 };
@@ -141,8 +140,8 @@ TEST_F(ResponsesWriterTest, AResponseThatIsCutIsIncomplete) {
 }
 
 TEST_F(ResponsesWriterTest, AnEmptyResponseHasAnEmptyMessage) {
-  const Json response = Json::parse(
-      Writer().Whole({{.text = "", .finish_reason = "stop"}}, kUsage).body);
+  const Json response =
+      Json::parse(Writer().Whole({{.text = "", .finish_reason = "stop"}}, kUsage).body);
   ASSERT_EQ(response["output"].size(), 1u);
   EXPECT_EQ(response["output"][0]["content"][0]["text"], "");
 }
@@ -150,8 +149,8 @@ TEST_F(ResponsesWriterTest, AnEmptyResponseHasAnEmptyMessage) {
 TEST_F(ResponsesWriterTest, CallsOfRenamedToolsHaveTheClientsNames) {
   ResponsesWriter writer = Writer();
   std::string text = writer.Begin({}).body;
-  text += writer.Piece(
-      {.text = "", .calls = {{.id = "c1", .name = "sky.look", .arguments = "{}"}}});
+  text +=
+      writer.Piece({.text = "", .calls = {{.id = "c1", .name = "sky.look", .arguments = "{}"}}});
   text += writer.Piece(
       {.text = "",
        .finish_reason = "tool_calls",
