@@ -17,8 +17,8 @@ void Check(bool right) {
 void CheckBody(absl::string_view body) {
   ResponseStore store;
   store.Put("", "resp_1",
-            {.response = R"({"output":[{"type":"function_call","id":"fc_1","call_id":"c",
-                "name":"f","arguments":"{}"}]})",
+            {.output = R"([{"type":"function_call","id":"fc_1","call_id":"c",
+                "name":"f","arguments":"{}"}])",
              .input = R"([{"type":"message","role":"user","content":"x"}])",
              .output_ids = {"fc_1"}});
   const absl::StatusOr<ResponsesRequest> request = ParseResponses(body, "", &store);

@@ -160,6 +160,13 @@ TEST_F(Responses, ACallIsAnsweredInTheNextTurn) {
   EXPECT_EQ(list["data"][1], call);
   EXPECT_EQ(list["data"][2]["output"], "Rain");
   EXPECT_EQ(list["has_more"], false);
+
+  const HttpReply counted = Post(0, "/v1/responses/input_tokens",
+                                 Body({{"previous_response_id", first["id"]},
+                                       {"input", Json::array({result})},
+                                       {"tools", Json::array({kTool})}}));
+  ASSERT_EQ(counted.status, 200) << counted.body;
+  EXPECT_EQ(Json::parse(counted.body)["input_tokens"], second["usage"]["input_tokens"]);
 }
 
 TEST_F(Responses, TheTextKeepsASchema) {

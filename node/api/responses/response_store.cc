@@ -11,7 +11,7 @@ constexpr size_t kItemIdBytes = 192;  // and for the id of an item
 
 size_t BytesOf(const std::string& client, const std::string& id, const StoredResponse& response) {
   size_t bytes = kEntryBytes + client.size() + 2 * id.size() + response.response.size() +
-                 response.input.size();
+                 response.output.size() + response.input.size();
   for (const std::string& item : response.output_ids) bytes += kItemIdBytes + 2 * item.size();
   return bytes;
 }

@@ -19,6 +19,7 @@ inline constexpr size_t kStoredResponseBytesMax = 64u << 20;  // of all of them
 
 struct StoredResponse {
   std::string response;  // JSON's text
+  std::string output;    // of its items, a list
   // JSON's text of a list: the items that it was generated from, those of earlier turns included.
   std::string input;
   std::vector<std::string> output_ids;  // of the response's items

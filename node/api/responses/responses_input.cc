@@ -48,7 +48,8 @@ absl::StatusOr<std::string> TextOfParts(const Json& content, const std::string& 
 Json NormalItem(Json item) {
   if (!item.is_object()) return item;
   const std::string* role = TextMember(item, "role");
-  if (role == nullptr || (item.contains("type") && item["type"] != "message")) return item;
+  const std::string* given = TextMember(item, "type");
+  if (role == nullptr || (given != nullptr && *given != "message")) return item;
   const char* type = *role == "assistant" ? "output_text" : "input_text";
   item["type"] = "message";
   item["status"] = "completed";

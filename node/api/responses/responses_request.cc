@@ -1,6 +1,8 @@
 #include "node/api/responses/responses_request.h"
 
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -123,83 +125,113 @@ void Echo(const Json& json, const ResponsesRequest& request, OrderedJson* echo) 
   (*echo)["truncation"] = "disabled";  // whatever was asked for: nothing is left out
 }
 
-// The earlier turns' items.
-absl::StatusOr<Json> EarlierItems(const std::string& id, const std::string& client,
-                                  ResponseStore* store) {
-  const std::shared_ptr<const StoredResponse> earlier = store->Find(client, id);
-  if (earlier == nullptr) {
-    return WithErrorCode(
-        BadParam("previous_response_id", absl::StrCat("there is no response with the id \"", id,
-                                                      "\", or it is no longer stored")),
-        "previous_response_not_found");
-  }
-  Json items = Json::parse(earlier->input);
-  Json response = Json::parse(earlier->response);
-  for (Json& item : response["output"]) items.push_back(std::move(item));
-  return items;
-}
+// Reads the items of a request; those that it only names come from the store.
+class InputReader {
+ public:
+  InputReader(const std::string& client, ResponseStore* store, ResponsesRequest* request)
+      : client_(client), store_(store), request_(request), messages_(&request->api.messages) {}
 
-// What an item_reference means.
-absl::StatusOr<Json> ReferredItem(const Json& reference, const std::string& path,
-                                  const Json& earlier, const std::string& client,
-                                  ResponseStore* store) {
-  const std::string* id = TextMember(reference, "id");
-  if (id == nullptr) return BadParam(path + ".id", "is missing");
-  const auto has_id = [id](const Json& item) {
-    const std::string* own = TextMember(item, "id");
-    return own != nullptr && *own == *id;
-  };
-  for (const Json& item : earlier) {
-    if (has_id(item)) return item;
-  }
-  if (const auto response = store->FindByItem(client, *id)) {
-    const Json json = Json::parse(response->response);
-    for (const Json& item : json["output"]) {
-      if (has_id(item)) return item;
+  absl::Status AddEarlier(const std::string& id) {
+    const auto earlier = store_->Find(client_, id);
+    if (earlier == nullptr) {
+      return WithErrorCode(
+          BadParam("previous_response_id", absl::StrCat("there is no response with the id \"", id,
+                                                        "\", or it is no longer stored")),
+          "previous_response_not_found");
     }
+    named_bytes_ = earlier->input.size() + earlier->output.size();
+    for (const std::string* text : {&earlier->input, &earlier->output}) {
+      for (const Json& item : Json::parse(*text)) {
+        absl::Status status = Add(item, "previous_response_id");
+        if (!status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
   }
-  return BadParam(path + ".id",
-                  absl::StrCat("there is no item \"", *id, "\", or it is no longer stored"));
-}
+
+  absl::Status AddInput(const Json& input) {
+    if (input.is_string()) {
+      return Add(NormalItem({{"role", "user"}, {"content", input}}), "input");
+    }
+    if (!input.is_array()) return BadParam("input", "must be a string or an array of items");
+    for (size_t i = 0; i < input.size(); ++i) {
+      const std::string path = absl::StrCat("input[", i, "]");
+      absl::Status status;
+      if (IsReference(input[i])) {
+        status = AddReferred(input[i], path);
+      } else {
+        status = Add(NormalItem(input[i]), path);
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static bool IsReference(const Json& item) {
+    const std::string* type = TextMember(item, "type");
+    if (type != nullptr) return *type == "item_reference";
+    return item.is_object() && item.contains("id") && !item.contains("role");
+  }
+
+  absl::Status Add(Json item, const std::string& path) {
+    if (request_->items.size() >= kApiMessagesMax) {
+      return BadParam("input", absl::StrCat("must be at most ", kApiMessagesMax,
+                                            " items, with those of earlier responses"));
+    }
+    if (absl::Status status = messages_.Add(item, path); !status.ok()) return status;
+    request_->items.push_back(std::move(item));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddReferred(const Json& reference, const std::string& path) {
+    const std::string* id = TextMember(reference, "id");
+    if (id == nullptr) return BadParam(path + ".id", "must be a string");
+    const Json* item = ItemIn(request_->items, *id);
+    const auto response = item == nullptr ? store_->FindByItem(client_, *id) : nullptr;
+    if (response != nullptr) {
+      Json& output = outputs_[response];  // parsed once
+      if (output.is_null()) output = Json::parse(response->output);
+      item = ItemIn(output, *id);
+    }
+    if (item == nullptr) {
+      return BadParam(path + ".id",
+                      absl::StrCat("there is no item \"", *id, "\", or it is no longer stored"));
+    }
+    // A short request may name long items many times.
+    named_bytes_ += item->dump().size();
+    if (named_bytes_ > kApiPromptBytesMax) {
+      return BadParam("input", absl::StrCat("is too long: with the items that it names it exceeds ",
+                                            kApiPromptBytesMax >> 20, " MiB"));
+    }
+    return Add(*item, path);
+  }
+
+  // Null: it is not in them.
+  static const Json* ItemIn(const Json& items, const std::string& id) {
+    for (const Json& item : items) {
+      const std::string* own = TextMember(item, "id");
+      if (own != nullptr && *own == id) return &item;
+    }
+    return nullptr;
+  }
+
+  const std::string& client_;
+  ResponseStore* const store_;
+  ResponsesRequest* const request_;
+  ItemReader messages_;
+  std::map<std::shared_ptr<const StoredResponse>, Json> outputs_;  // shared with the store
+  uint64_t named_bytes_ = 0;
+};
 
 absl::Status ReadItems(FieldReader* fields, const std::string& client, ResponseStore* store,
                        ResponsesRequest* request) {
-  ItemReader reader(&request->api.messages);
+  InputReader reader(client, store, request);
   if (const auto id = fields->Text("previous_response_id")) {
-    auto earlier = EarlierItems(*id, client, store);
-    if (!earlier.ok()) return earlier.status();
-    request->items = *std::move(earlier);
-    for (const Json& item : request->items) {
-      if (absl::Status status = reader.Add(item, "previous_response_id"); !status.ok()) {
-        return status;
-      }
-    }
+    if (absl::Status status = reader.AddEarlier(*id); !status.ok()) return status;
   }
   const Json* input = fields->Find("input");
-  if (input != nullptr && !input->is_string() && !input->is_array()) {
-    return BadParam("input", "must be a string or an array of items");
-  }
-  if (input != nullptr && input->is_array() &&
-      input->size() + request->items.size() > kApiMessagesMax) {
-    return BadParam("input", absl::StrCat("must be at most ", kApiMessagesMax,
-                                          " items, with those of earlier responses"));
-  }
-  if (input != nullptr && input->is_string()) {
-    request->items.push_back(NormalItem({{"role", "user"}, {"content", *input}}));
-    return reader.Add(request->items.back(), "input");
-  }
-  for (size_t i = 0; input != nullptr && i < input->size(); ++i) {
-    const std::string path = absl::StrCat("input[", i, "]");
-    Json item = NormalItem((*input)[i]);
-    if (item.is_object() && item.value("type", Json()) == "item_reference") {
-      auto referred = ReferredItem(item, path, request->items, client, store);
-      if (!referred.ok()) return referred.status();
-      item = *std::move(referred);
-    }
-    if (absl::Status status = reader.Add(item, path); !status.ok()) return status;
-    request->items.push_back(std::move(item));
-  }
-  return absl::OkStatus();
+  return input == nullptr ? absl::OkStatus() : reader.AddInput(*input);
 }
 
 }  // namespace

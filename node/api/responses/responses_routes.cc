@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
+#include "node/api/field_reader.h"
 #include "node/api/responses/response_store.h"
 #include "node/api/responses/responses_error.h"
 #include "node/api/responses/responses_request.h"
@@ -39,43 +41,54 @@ std::string NewKey() {
 }
 
 // Items of the input have ids, too: input_items lists them.
-std::string WithIds(Json items, const std::string& response_id) {
+std::string WithIds(Json items, const std::string& key) {
   for (size_t i = 0; i < items.size(); ++i) {
-    if (items[i].contains("id") && items[i]["id"].is_string()) continue;
-    items[i]["id"] = absl::StrCat("msg_in_", absl::StripPrefix(response_id, "resp_"), "_", i);
+    if (TextMember(items[i], "id") == nullptr) items[i]["id"] = absl::StrCat("in_", key, "_", i);
   }
   return items.dump();
 }
 
+std::optional<ResponsesRequest> Parse(ApiBackend* backend, ResponseStore* store,
+                                      const SharedExchange& exchange) {
+  auto parsed = ParseResponses(exchange->TakeBody(), exchange->http.client, store);
+  if (parsed.ok()) return *std::move(parsed);
+  backend->CountRefused();
+  exchange->Fail(parsed.status());
+  return std::nullopt;
+}
+
 void Create(ApiBackend* backend, const SharedStore& store, const SharedExchange& exchange) {
-  const std::string client = exchange->http.client;
-  absl::StatusOr<ResponsesRequest> parsed =
-      ParseResponses(exchange->TakeBody(), client, store.get());
-  if (!parsed.ok()) {
-    backend->CountRefused();
-    exchange->Fail(parsed.status());
-    return;
+  std::optional<ResponsesRequest> request = Parse(backend, store.get(), exchange);
+  if (!request) return;
+  ResponsesWriter::Options options = {.key = NewKey(),
+                                      .created_s = absl::ToUnixSeconds(WallNow()),
+                                      .echo = std::move(request->echo),
+                                      .renamed = std::move(request->renamed)};
+  if (request->store) {
+    options.on_end = [store, client = exchange->http.client,
+                      input = WithIds(std::move(request->items), options.key)](
+                         const std::string& id, StoredResponse response) {
+      response.input = input;
+      store->Put(client, id, std::move(response));
+    };
   }
-  ApiRequest api = std::move(parsed->api);
-  // Shared with the callback, which is copied.
-  const auto request = std::make_shared<const ResponsesRequest>(*std::move(parsed));
-  backend->Generate(exchange, std::move(api), [request, store, client](const std::string& model) {
-    ResponsesWriter::Options options = {.key = NewKey(),
-                                        .created_s = absl::ToUnixSeconds(WallNow()),
-                                        .model = model,
-                                        .echo = request->echo,
-                                        .renamed = request->renamed};
-    if (request->store) {
-      options.on_end = [request, store, client](const std::string& id, const std::string& response,
-                                                std::vector<std::string> item_ids) {
-        store->Put(client, id,
-                   {.response = response,
-                    .input = WithIds(request->items, id),
-                    .output_ids = std::move(item_ids)});
-      };
-    }
-    return std::make_unique<ResponsesWriter>(std::move(options));
-  });
+  backend->Generate(exchange, std::move(request->api),
+                    [options = std::move(options)](const std::string& model) {
+                      ResponsesWriter::Options named = options;
+                      named.model = model;
+                      return std::make_unique<ResponsesWriter>(std::move(named));
+                    });
+}
+
+void CountInput(ApiBackend* backend, const SharedStore& store, const SharedExchange& exchange) {
+  std::optional<ResponsesRequest> request = Parse(backend, store.get(), exchange);
+  if (!request) return;
+  backend->Tokenize(exchange, std::move(request->api),
+                    [exchange](const std::vector<int32_t>& tokens) {
+                      const nlohmann::ordered_json count = {{"object", "response.input_tokens"},
+                                                            {"input_tokens", tokens.size()}};
+                      exchange->responder->Answer({.body = count.dump()});
+                    });
 }
 
 void NotFound(const std::string& id, const SharedExchange& exchange) {
@@ -166,6 +179,8 @@ ApiRoutes ResponsesRoutes(ApiBackend* backend) {
     add("POST", path, true,
         [backend, store](const SharedExchange& e) { Create(backend, store, e); });
   }
+  add("POST", "/v1/responses/input_tokens", true,
+      [backend, store](const SharedExchange& e) { CountInput(backend, store, e); });
   add("GET", kPath, false, [store](const SharedExchange& e) { Show(store, e); });
   add("DELETE", kPath, false, [store](const SharedExchange& e) { Delete(store, e); });
   return routes;

@@ -214,9 +214,9 @@ nlohmann::ordered_json ResponsesWriter::Complete(const ApiUsage& usage) {
   if (is_cut_) frame["incomplete_details"] = {{"reason", "max_output_tokens"}};
   frame["usage"] = UsageOf(usage);
   if (options_.on_end != nullptr) {
-    std::vector<std::string> ids;
-    for (const Json& item : output_) ids.push_back(item["id"].get<std::string>());
-    options_.on_end(frame["id"].get<std::string>(), Dump(frame), std::move(ids));
+    StoredResponse stored = {.response = Dump(frame), .output = Dump(output_)};
+    for (const Json& item : output_) stored.output_ids.push_back(item["id"].get<std::string>());
+    options_.on_end(frame["id"].get<std::string>(), std::move(stored));
   }
   return frame;
 }

@@ -23,10 +23,8 @@ class ResponsesWriter final : public ResponseWriter {
     std::string model;
     nlohmann::ordered_json echo;
     std::vector<RenamedTool> renamed;
-    // Gets the response once it is complete; may be null.
-    std::function<void(const std::string& id, const std::string& response,
-                       std::vector<std::string> item_ids)>
-        on_end;
+    // Gets the response once it is complete, without its input; may be null.
+    std::function<void(const std::string& id, StoredResponse response)> on_end;
   };
   explicit ResponsesWriter(Options options) : options_(std::move(options)) {}
 

@@ -12,7 +12,7 @@ namespace strata {
 namespace {
 
 StoredResponse Response(const std::string& text, std::vector<std::string> items = {}) {
-  return {.response = text, .input = "[]", .output_ids = std::move(items)};
+  return {.response = text, .output = "[]", .input = "[]", .output_ids = std::move(items)};
 }
 
 TEST(ResponseStore, KeepsAResponseForItsClientAlone) {

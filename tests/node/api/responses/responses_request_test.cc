@@ -215,8 +215,8 @@ TEST_F(ResponsesRequestTest, TheTextsFormatConstrainsTheAnswer) {
 
 TEST_F(ResponsesRequestTest, GoesOnFromAStoredResponse) {
   store_.Put("ann", "resp_1",
-             {.response = R"({"output":[{"type":"function_call","id":"fc_1","call_id":"c1",
-                 "name":"f","arguments":"{}"}]})",
+             {.output = R"([{"type":"function_call","id":"fc_1","call_id":"c1",
+                 "name":"f","arguments":"{}"}])",
               .input = R"([{"type":"message","role":"user","content":"Go"}])",
               .output_ids = {"fc_1"}});
   const ResponsesRequest request = Read(R"({"previous_response_id":"resp_1",
@@ -233,6 +233,7 @@ TEST_F(ResponsesRequestTest, GoesOnFromAStoredResponse) {
   const ResponsesRequest referred = Read(R"({"input":[{"role":"user","content":"Go"},
       {"type":"item_reference","id":"fc_1"},
       {"type":"function_call_output","call_id":"c1","output":"gone"}]})");
+  EXPECT_EQ(Read(R"({"input":[{"id":"fc_1"}]})").api.messages[0].calls.size(), 1u);
   ASSERT_EQ(referred.api.messages.size(), 3u);
   EXPECT_EQ(referred.items[1]["type"], "function_call");
 
@@ -241,6 +242,18 @@ TEST_F(ResponsesRequestTest, GoesOnFromAStoredResponse) {
   EXPECT_EQ(ErrorCodeOf(unknown.status()), "previous_response_not_found");
   EXPECT_FALSE(
       ParseResponses(R"({"input":"x","previous_response_id":"resp_1"})", "bob", &store_).ok());
+}
+
+TEST_F(ResponsesRequestTest, NamedItemsCannotMakeAShortRequestLong) {
+  const std::string text(1 << 20, 'x');
+  store_.Put("ann", "resp_1",
+             {.output = R"([{"type":"message","role":"assistant","id":"msg_1","content":")" + text +
+                        R"("}])",
+              .input = "[]",
+              .output_ids = {"msg_1"}});
+  std::string input = R"({"type":"item_reference","id":"msg_1"})";
+  for (int i = 0; i < 4; ++i) input += "," + input;
+  EXPECT_EQ(WrongItem(input), "input");
 }
 
 }  // namespace

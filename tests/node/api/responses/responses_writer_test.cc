@@ -45,11 +45,12 @@ class ResponsesWriterTest : public ::testing::Test {
                             .echo = {{"temperature", 1.0}, {"store", true}},
                             .renamed = {{.shown = "sky.look", .name_space = "sky", .name = "look"},
                                         {.shown = "patch", .name = "patch", .is_custom = true}},
-                            .on_end = [this](const std::string& id, const std::string& response,
-                                             std::vector<std::string> items) {
+                            .on_end = [this](const std::string& id, StoredResponse response) {
                               EXPECT_EQ(id, "resp_k");
-                              stored_ = response;
-                              item_ids_ = absl::StrJoin(items, " ");
+                              EXPECT_EQ(Json::parse(response.output),
+                                        Json::parse(response.response)["output"]);
+                              stored_ = response.response;
+                              item_ids_ = absl::StrJoin(response.output_ids, " ");
                             }});
   }
   std::string stored_, item_ids_;
