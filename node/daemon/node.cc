@@ -23,6 +23,7 @@
 #include "node/api/cross_origin.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_routes.h"
+#include "node/api/responses/responses_routes.h"
 #include "node/base/exit_code.h"
 #include "node/base/machine.h"
 #include "node/base/process_setup.h"
@@ -345,6 +346,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
       gateway_.get(), TemplatePool::Options{.program = options.worker_program});
   ApiRoutes routes = OpenAiRoutes(backend.get());
   std::ranges::move(AnthropicRoutes(backend.get()), std::back_inserter(routes));
+  for (ApiRoute& route : ResponsesRoutes(backend.get())) routes.push_back(std::move(route));
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
