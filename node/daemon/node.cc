@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -19,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/ollama/ollama_routes.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_routes.h"
 #include "node/base/exit_code.h"
@@ -340,7 +342,10 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
-      gateway_.get(), TemplatePool::Options{.program = options.worker_program});
+      gateway_.get(), TemplatePool::Options{.program = options.worker_program},
+      ModelNaming{.any_model = options.any_model});
+  ApiRoutes routes = OpenAiRoutes(backend.get());
+  std::ranges::move(OllamaRoutes(backend.get()), std::back_inserter(routes));
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
@@ -348,7 +353,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
                        .tokens = tokens_.get(),
                        .error_form = OpenAiError,
                        .allowed_origins = options.allowed_origins},
-      OpenAiRoutes(backend.get()), [this](HttpApi::OnStages then) {
+      std::move(routes), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;
@@ -386,6 +391,27 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   api_->SetServer(http_.get());
   http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
                            LocalAddress({address->host, http_->port()}));
+  return options.ollama_port ? ListenOllama(*options.ollama_port, std::move(http))
+                             : absl::OkStatus();
+}
+
+absl::Status Node::ListenOllama(uint16_t port, HttpServer::Options http) {
+  http.port = port;
+  http.handler = [handler = std::move(http.handler)](HttpRequest request,
+                                                     std::shared_ptr<HttpResponder> responder) {
+    if (AnswerOllamaGreeting(request, responder.get())) return;
+    handler(std::move(request), std::move(responder));
+  };
+  auto server = HttpServer::Start(http);
+  if (absl::IsInvalidArgument(server.status())) return server.status();
+  if (!server.ok()) {
+    LOG(WARNING) << "no API at Ollama's port: " << server.status().message()
+                 << "; the same API is at " << http_url_;
+    return absl::OkStatus();
+  }
+  ollama_ = *std::move(server);
+  ollama_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
+                             LocalAddress({http.host, ollama_->port()}));
   return absl::OkStatus();
 }
 
@@ -395,6 +421,7 @@ void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   shutdown_ = std::thread([this, done = std::move(done)]() mutable {
     coordinator_->Stop();  // while other nodes can still learn of it; ends all requests
     gateway_->Stop();
+    ollama_.reset();
     http_.reset();
     loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
   });
@@ -412,6 +439,7 @@ void Node::Leave(absl::AnyInvocable<void() &&> done) {
 }
 
 Node::~Node() {
+  ollama_.reset();
   http_.reset();
   if (shutdown_.joinable()) {
     shutdown_.join();
@@ -500,6 +528,7 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"address", (*node)->address()},
                                   {"addresses", (*node)->cluster()->own_addresses()},
                                   {"http", HttpJson((*node)->http_url())},
+                                  {"ollama", HttpJson((*node)->ollama_url())},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
   const absl::Status announced = WriteToStdout(line);
