@@ -4,7 +4,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/models/model_match.h"
 #include "coordinator/request/request_status.h"
 #include "node/api/answer_grammar.h"
 #include "transport/base/wall_clock.h"
@@ -60,8 +59,9 @@ class TokenListener final : public GenerationListener {
 
 }  // namespace
 
-ApiBackend::ApiBackend(Gateway* gateway, TemplatePool::Options templates)
+ApiBackend::ApiBackend(Gateway* gateway, TemplatePool::Options templates, ModelNaming naming)
     : gateway_(gateway),
+      naming_(naming),
       counters_(std::make_shared<ApiCounters>()),
       template_check_(&templates_),
       templates_(std::move(templates)) {}
@@ -101,10 +101,10 @@ void ApiBackend::WithModel(const std::string& name, const SharedExchange& exchan
 
 void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& exchange,
                                  OnListedModel then) {
-  const auto answer = [name, exchange, then = std::move(then)](
+  const auto answer = [this, name, exchange, then = std::move(then)](
                           const absl::StatusOr<Gateway::Models>& models, bool fresh) {
     const absl::StatusOr<const wire::ModelStatus*> model =
-        models.ok() ? FindModel(**models, name)
+        models.ok() ? FindModelOf(**models, name, naming_)
                     : absl::StatusOr<const wire::ModelStatus*>(models.status());
     if (model.ok()) {
       then(**model, fresh);
@@ -246,7 +246,7 @@ void ApiBackend::PrepareAgain(const Call& call, const ChatTemplate::Source& fail
                                                  const absl::StatusOr<Gateway::Models>& models) {
     call.exchange->responder->Run([this, call, failed, status, models] {
       const absl::StatusOr<const wire::ModelStatus*> model =
-          models.ok() ? FindModel(**models, call.request->model)
+          models.ok() ? FindModelOf(**models, call.request->model, naming_)
                       : absl::StatusOr<const wire::ModelStatus*>(models.status());
       if (!model.ok() || TemplateOf(**model, call.request->tools.offered()).Key() == failed.Key()) {
         call.exchange->Fail(status);

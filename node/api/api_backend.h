@@ -14,6 +14,7 @@
 #include "node/api/api_request.h"
 #include "node/api/api_response.h"
 #include "node/api/completion_session.h"
+#include "node/api/model_names.h"
 #include "node/chat/template_check.h"
 #include "node/chat/template_pool.h"
 #include "node/gateway/gateway.h"
@@ -24,7 +25,7 @@ namespace strata {
 class ApiBackend {
  public:
   // REQUIRES: `gateway` outlives this.
-  ApiBackend(Gateway* gateway, TemplatePool::Options templates);
+  ApiBackend(Gateway* gateway, TemplatePool::Options templates, ModelNaming naming = {});
 
   // Calls `then` with the model that `name` means, on a handler's thread.
   using OnModel = std::function<void(const wire::ModelStatus&)>;
@@ -73,6 +74,7 @@ class ApiBackend {
   void Start(const SharedExchange& exchange, CompletionSession::Options session);
 
   Gateway* const gateway_;
+  const ModelNaming naming_;
   const std::shared_ptr<ApiCounters> counters_;  // shared with sessions in flight
   TemplateCheck template_check_;
   TemplatePool templates_;  // last: its threads use the others

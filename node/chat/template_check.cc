@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "node/chat/chat_format.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -40,7 +41,11 @@ void TemplateCheck::CheckNext(std::shared_ptr<Pending> pending) {
         {.source = source, .messages = {{.role = "user", .content = "Hi"}}, .now = WallNow()},
         [this, pending, key = std::move(key)](auto prompt) {
           ChatSupport support;
-          if (prompt.ok()) support.tools_in_words = prompt->tools_in_words;
+          if (prompt.ok()) {
+            const ChatFormat format = DecodeChatFormat(prompt->format);
+            support.tools_in_words = prompt->tools_in_words;
+            support.thinks = format.is_harmony || format.thoughts.is_taught;
+          }
           if (absl::IsInvalidArgument(prompt.status())) support.status = prompt.status();
           if (prompt.ok() || absl::IsInvalidArgument(prompt.status())) {
             absl::MutexLock lock(mu_);

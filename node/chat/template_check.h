@@ -20,6 +20,7 @@ namespace strata {
 struct ChatSupport {
   absl::Status status;          // not OK: chats fail, and why
   bool tools_in_words = false;  // ChatTemplate::Prompt's
+  bool thinks = false;          // it shows thoughts
 };
 
 class TemplateCheck {

@@ -235,9 +235,18 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                            "clients with a token (strata token) (default: ",
                            kHttpDefault, ", or a free port if that is taken)"))
           ->type_name("[HOST:]PORT");
+  CLI::Option* ollama =
+      verb->add_flag("--ollama{11434}", options->ollama_port,
+                     "The HTTP API listens at this port, too, for clients of Ollama (default: "
+                     "11434, Ollama's own)")
+          ->type_name("[=PORT]");
+  verb->add_flag("--any-model", options->any_model,
+                 "Requests for a model that is not loaded get the only one that is, whatever name "
+                 "they have");
   verb->add_flag_callback(
           "--no-http", [options] { options->http.clear(); }, "No HTTP API")
-      ->excludes(http);
+      ->excludes(http)
+      ->excludes(ollama);
   verb->add_flag("--no-auth", options->http_no_auth,
                  "Let everybody on the network use the HTTP API, without a token");
   verb->add_option("--tls-cert", options->http_certificate,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iterator>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/ollama/ollama_routes.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_routes.h"
 #include "node/api/responses/responses_routes.h"
@@ -343,10 +345,13 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (absl::Status s = CheckPolicy(options.browsers); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
-      gateway_.get(), TemplatePool::Options{.program = options.worker_program});
-  ApiRoutes routes = OpenAiRoutes(backend.get());
-  std::ranges::move(AnthropicRoutes(backend.get()), std::back_inserter(routes));
-  for (ApiRoute& route : ResponsesRoutes(backend.get())) routes.push_back(std::move(route));
+      gateway_.get(), TemplatePool::Options{.program = options.worker_program},
+      ModelNaming{.any_model = options.any_model});
+  ApiRoutes routes;
+  for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
+                                       AnthropicRoutes(backend.get()), OllamaRoutes(backend.get())}) {
+    std::ranges::move(dialect, std::back_inserter(routes));
+  }
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
@@ -392,6 +397,27 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   api_->SetServer(http_.get());
   http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
                            LocalAddress({address->host, http_->port()}));
+  return options.ollama_port ? ListenOllama(*options.ollama_port, std::move(http))
+                             : absl::OkStatus();
+}
+
+absl::Status Node::ListenOllama(uint16_t port, HttpServer::Options http) {
+  http.port = port;
+  http.handler = [handler = std::move(http.handler)](HttpRequest request,
+                                                     std::shared_ptr<HttpResponder> responder) {
+    if (AnswerOllamaGreeting(request, responder.get())) return;
+    handler(std::move(request), std::move(responder));
+  };
+  auto server = HttpServer::Start(http);
+  if (absl::IsInvalidArgument(server.status())) return server.status();
+  if (!server.ok()) {
+    LOG(WARNING) << "no API at Ollama's port: " << server.status().message()
+                 << "; the same API is at " << http_url_;
+    return absl::OkStatus();
+  }
+  ollama_ = *std::move(server);
+  ollama_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
+                             LocalAddress({http.host, ollama_->port()}));
   return absl::OkStatus();
 }
 
@@ -401,6 +427,7 @@ void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   shutdown_ = std::thread([this, done = std::move(done)]() mutable {
     coordinator_->Stop();  // while other nodes can still learn of it; ends all requests
     gateway_->Stop();
+    ollama_.reset();
     http_.reset();
     loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
   });
@@ -418,6 +445,7 @@ void Node::Leave(absl::AnyInvocable<void() &&> done) {
 }
 
 Node::~Node() {
+  ollama_.reset();
   http_.reset();
   if (shutdown_.joinable()) {
     shutdown_.join();
@@ -506,6 +534,7 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"address", (*node)->address()},
                                   {"addresses", (*node)->cluster()->own_addresses()},
                                   {"http", HttpJson((*node)->http_url())},
+                                  {"ollama", HttpJson((*node)->ollama_url())},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
   const absl::Status announced = WriteToStdout(line);

@@ -61,6 +61,10 @@ struct NodeOptions {
   // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
   std::string http;
   bool http_any_port = false;                // if that port is taken, any other is used
+  // Port at which the HTTP API listens as well, on the same host, for clients of Ollama; 0: any free
+  // one; unset: none. A port that is taken is a warning.
+  std::optional<uint16_t> ollama_port;
+  bool any_model = false;  // requests for a model that is not loaded get the only one that is
   bool http_no_auth = false;                 // no client needs a token, wherever it listens
   std::string http_certificate;              // PEM; the API then uses HTTPS; empty: HTTP
   std::string http_key;                      // PEM, of that certificate
@@ -119,6 +123,8 @@ class Node {
   const std::string& address() const { return address_; }
   // "http://host:port" of its API; empty: none.
   const std::string& http_url() const { return http_url_; }
+  // The same at the port for Ollama's clients.
+  const std::string& ollama_url() const { return ollama_url_; }
   ClusterRuntime* cluster() { return cluster_.get(); }
   const WeightService& weights() const { return *weights_; }
 
@@ -134,6 +140,8 @@ class Node {
   absl::Status Listen(const HostPort& listen);
   // `folder`: where this node stores files.
   absl::Status ListenHttp(const NodeOptions& options, const std::string& folder);
+  // Serves the API for Ollama's clients, too. REQUIRES: `http` is that of http_, which listens.
+  absl::Status ListenOllama(uint16_t port, HttpServer::Options http);
   // Sets tokens_ if the API listens for other machines.
   absl::Status UseTokens(const NodeOptions& options, const std::string& folder,
                          const std::string& host);
@@ -158,11 +166,12 @@ class Node {
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<KeyService> key_service_;
   std::unique_ptr<ListeningServer> server_;
-  std::string http_url_;
+  std::string http_url_, ollama_url_;
   std::unique_ptr<ApiBackend> api_backend_;
   std::unique_ptr<HttpApi> api_;       // null: no HTTP
   std::unique_ptr<ApiTokens> tokens_;  // the API's; null: no token is needed
   std::unique_ptr<HttpServer> http_;   // the same
+  std::unique_ptr<HttpServer> ollama_;  // null: no port for Ollama's clients
   std::thread shutdown_;
 };
 

@@ -76,6 +76,16 @@ absl::Status ReadStructured(const Json& json, AnswerFormat* answer) {
 
 }  // namespace
 
+absl::Status ReadFormat(const Json& json, AnswerFormat* answer) {
+  const Json* format = Member(json, "format");
+  if (format == nullptr || *format == "") return absl::OkStatus();
+  if (*format == "json") return answer->AnyJson("format");
+  if (!format->is_object()) return BadParam("format", "must be \"json\" or a JSON Schema");
+  auto ordered = answer->Ordered("format");
+  if (!ordered.ok()) return ordered.status();
+  return answer->Schema(*ordered, "format");
+}
+
 absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiRequest* request) {
   AnswerFormat constraint(body, request);
   for (const char* name : {"grammar", "guided_grammar"}) {
@@ -95,17 +105,7 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
     if (regex == nullptr || *regex == "") continue;
     if (absl::Status status = constraint.Regex(*regex, name); !status.ok()) return status;
   }
-  if (const Json* format = Member(json, "format"); format != nullptr && *format != "") {
-    // Ollama's: "json", or a schema.
-    auto ordered = constraint.Ordered("format");
-    if (!ordered.ok()) return ordered.status();
-    if (!format->is_object() && *format != "json") {
-      return BadParam("format", "must be \"json\" or a JSON Schema");
-    }
-    absl::Status status =
-        format->is_object() ? constraint.Schema(*ordered, "format") : constraint.AnyJson("format");
-    if (!status.ok()) return status;
-  }
+  if (absl::Status status = ReadFormat(json, &constraint); !status.ok()) return status;
   if (const Json* choice = Member(json, "guided_choice"); choice != nullptr) {
     if (absl::Status status = constraint.Choice(*choice, "guided_choice"); !status.ok())
       return status;
