@@ -18,8 +18,14 @@ using Json = nlohmann::ordered_json;
 using absl::string_view;
 
 // What ends a message beside the template's own end: it ends the generation, so no output has it.
-constexpr string_view kEnds[] = {"<|eom_id|>", "<|im_end|>", "<|eot_id|>",
-                                 "<|eot|>",    "<|end|>",    "<|endoftext|>"};
+constexpr string_view kEnds[] = {"<|eom_id|>",
+                                 "<|im_end|>",
+                                 "<|eot_id|>",
+                                 "<|eot|>",
+                                 "<|end|>",
+                                 "<|endoftext|>",
+                                 "<|END_OF_TURN_TOKEN|>",
+                                 "<|tool_response>"};
 
 // A template that makes more of a few words is no chat's.
 constexpr size_t kProbeBytesMax = 256 * 1024;

@@ -17,16 +17,22 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Calls = TemplateForm::Calls;
 
-// Offset at which the last message's text ends in the prompt; templates may strip spaces around it.
-absl::StatusOr<size_t> EndOf(absl::string_view content, absl::string_view prompt) {
-  const absl::string_view with_end = absl::StripLeadingAsciiWhitespace(content);
-  const absl::string_view plain = absl::StripAsciiWhitespace(content);
-  const size_t at = prompt.rfind(plain);
-  if (plain.empty() || at == absl::string_view::npos) {
+// Put behind the text of a message that is to be continued: the prompt ends there. Transformers'
+// apply_chat_template finds the place in this way, too; by its text the message might be found in
+// what the template writes behind it.
+constexpr absl::string_view kContinueMark = "STRATA_CONTINUES_HERE ";
+
+absl::Status CutAtContinueMark(std::string* prompt) {
+  const size_t at = prompt->rfind(absl::StripAsciiWhitespace(kContinueMark));
+  if (at == std::string::npos) {
     return absl::InvalidArgumentError(
         "the model's chat template leaves out the last message, so it cannot be continued");
   }
-  return at + (absl::StartsWith(prompt.substr(at), with_end) ? with_end.size() : plain.size());
+  // A template that strips spaces around a message does so around the part that is given.
+  const bool keeps_spaces = absl::StartsWith(absl::string_view(*prompt).substr(at), kContinueMark);
+  prompt->resize(at);
+  if (!keeps_spaces) absl::StripTrailingAsciiWhitespace(prompt);
+  return absl::OkStatus();
 }
 
 // Messages that show the form that a template takes.
@@ -75,6 +81,10 @@ class ChatTemplate::Impl final : public ChatTemplate {
   }
 
   void ProbeContent() {
+    if (!Probe(kUser)) {
+      form_.null_tools = false;
+      form_.null_tools = !Probe(kUser).has_value();
+    }
     if (!Shows(kUser, "Strata-User")) {
       form_.typed = true;
       form_.typed = Shows(kUser, "Strata-User");
@@ -146,13 +156,19 @@ class ChatTemplate::Impl final : public ChatTemplate {
     std::vector<ChatMessage> messages = given;
     NameAnswers(&messages);
     if (tools.offered() && !form_.tools) DescribeTools(tools, &messages);
+    if (options.continues_last) absl::StrAppend(&messages.back().content, kContinueMark);
     const MessageFit usual = {.one_call = form_.one_call,
                               .system = form_.system_in_user ? MessageFit::System::kInUser
                                                              : MessageFit::System::kAsGiven};
     auto text = Apply(Fitted(messages, usual), tools, now, options);
-    if (absl::IsInvalidArgument(text.status())) {
-      for (const MessageFit& fit : FitsFor(messages)) {
-        auto fitted = Apply(Fitted(messages, fit), tools, now, options);
+    for (const bool fills_tools : {false, true}) {
+      if (!absl::IsInvalidArgument(text.status())) break;
+      if (fills_tools && !(tools.offered() && form_.tools)) break;
+      const ChatTools given_tools = fills_tools ? FilledTools(tools) : tools;
+      std::vector<MessageFit> fits = FitsFor(messages);
+      if (fills_tools) fits.insert(fits.begin(), usual);
+      for (const MessageFit& fit : fits) {
+        auto fitted = Apply(Fitted(messages, fit), given_tools, now, options);
         if (!fitted.ok()) continue;
         text = *std::move(fitted);
         break;
@@ -160,9 +176,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     }
     if (!text.ok()) return text.status();
     if (options.continues_last) {
-      const absl::StatusOr<size_t> end = EndOf(messages.back().content, *text);
-      if (!end.ok()) return end.status();
-      text->resize(*end);
+      if (absl::Status status = CutAtContinueMark(&*text); !status.ok()) return status;
     }
     Prompt prompt = {.text = *std::move(text), .tools_in_words = !form_.tools};
     prompt.has_bos = !bos_.empty() && absl::StartsWith(prompt.text, bos_);
@@ -175,7 +189,9 @@ class ChatTemplate::Impl final : public ChatTemplate {
     OrderedJson known = {{"documents", nullptr}};
     if (!options.variables.empty()) known.update(OrderedJson::parse(options.variables));
     known["messages"] = MessagesJson(messages, form_);
-    known["tools"] = form_.tools ? ToolsJson(tools) : OrderedJson();
+    if (form_.null_tools || (tools.offered() && form_.tools)) {
+      known["tools"] = form_.tools ? ToolsJson(tools) : OrderedJson();
+    }
     known["add_generation_prompt"] = options.ends_with_opening && !options.continues_last;
     known["bos_token"] = bos_;
     known["eos_token"] = eos_;

@@ -166,9 +166,10 @@ const ToolCallForm& ToolCallFormNamedIn(absl::string_view chat_template) {
       return form;
     }
   }
-  // LFM2 names only the list of tools, Phi the tool.
+  // LFM2 and Kimi name only the list of tools, Phi the tool.
   for (const auto& [mark, open] : {std::pair<absl::string_view, absl::string_view>(
                                        "<|tool_list_start|>", "<|tool_call_start|>"),
+                                   {"tool_declare", "<|tool_calls_section_begin|>"},
                                    {"<|tool|>", "<|tool_call|>"},
                                    {"ipython", "<|python_tag|>"}}) {
     if (!absl::StrContains(chat_template, mark)) continue;

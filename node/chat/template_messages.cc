@@ -76,6 +76,10 @@ bool IsShortId(const std::string& id) {
          });
 }
 
+bool HasThoughtTextAndCalls(const ChatMessage& message) {
+  return !message.reasoning.empty() && !message.content.empty() && !message.calls.empty();
+}
+
 void ShortenIds(std::vector<ChatMessage>* messages) {
   std::map<std::string, std::string> shorter;
   const auto shorten = [&](std::string* id) {
@@ -162,6 +166,20 @@ OrderedJson ToolsJson(const ChatTools& tools) {
   return list;
 }
 
+ChatTools FilledTools(const ChatTools& tools) {
+  ChatTools filled = tools;
+  for (ChatTool& tool : filled.list) {
+    OrderedJson json = OrderedJson::parse(tool.json);
+    OrderedJson& function = json["function"];
+    if (!function.contains("description")) function["description"] = "";
+    if (!function.contains("parameters")) {
+      function["parameters"] = {{"type", "object"}, {"properties", OrderedJson::object()}};
+    }
+    tool.json = json.dump();
+  }
+  return filled;
+}
+
 void DescribeTools(const ChatTools& tools, std::vector<ChatMessage>* messages) {
   std::string words = "You may call these functions, each described by a line of JSON:\n<tools>\n";
   for (const ChatTool& tool : tools.list) absl::StrAppend(&words, tool.json, "\n");
@@ -189,6 +207,9 @@ void NameAnswers(std::vector<ChatMessage>* messages) {
 std::vector<ChatMessage> Fitted(std::vector<ChatMessage> messages, const MessageFit& fit) {
   if (fit.one_call) messages = WithOneCallEach(std::move(messages));
   if (fit.short_ids) ShortenIds(&messages);
+  for (ChatMessage& message : messages) {
+    if (fit.fewer_thoughts && HasThoughtTextAndCalls(message)) message.reasoning.clear();
+  }
   if (fit.system == MessageFit::System::kFirst)
     messages = WithOneSystemMessage(std::move(messages));
   if (fit.system == MessageFit::System::kInUser) messages = WithSystemInUser(messages);
@@ -205,6 +226,8 @@ std::vector<MessageFit> FitsFor(const std::vector<ChatMessage>& messages) {
     foreign_ids |= message.role == "tool" && !IsShortId(message.call_id);
     for (const ChatToolCall& call : message.calls) foreign_ids |= !IsShortId(call.id);
   }
+  const bool has_thoughts =
+      std::any_of(messages.begin(), messages.end(), HasThoughtTextAndCalls);
   std::vector<MessageFit> fits;
   using enum MessageFit::System;
   for (const MessageFit::System system : {kAsGiven, kFirst, kInUser}) {
@@ -213,8 +236,14 @@ std::vector<MessageFit> FitsFor(const std::vector<ChatMessage>& messages) {
       if (one_call && !several_calls) continue;
       for (const bool short_ids : {false, true}) {
         if (short_ids && !foreign_ids) continue;
-        if (system == kAsGiven && !one_call && !short_ids) continue;
-        fits.push_back({.short_ids = short_ids, .one_call = one_call, .system = system});
+        for (const bool fewer_thoughts : {false, true}) {
+          if (fewer_thoughts && !has_thoughts) continue;
+          if (system == kAsGiven && !one_call && !short_ids && !fewer_thoughts) continue;
+          fits.push_back({.short_ids = short_ids,
+                          .one_call = one_call,
+                          .system = system,
+                          .fewer_thoughts = fewer_thoughts});
+        }
       }
     }
   }

@@ -82,7 +82,16 @@ bool ThoughtForm::MayFollow(absl::string_view prompt) const {
 ThoughtForm LearnThoughtForm(const ThoughtProbe& rendered, absl::string_view chat_template) {
   if (auto form = FormIn(rendered.thought, rendered.plain)) return *std::move(form);
   for (const Marks& known : kKnown) {
-    if (absl::StrContains(chat_template, known.close)) return FormOf(known, true);
+    if (!absl::StrContains(chat_template, known.close)) continue;
+    ThoughtForm form = FormOf(known, true);
+    // A message without a thought may show how one ends.
+    const absl::string_view before = rendered.plain.substr(0, rendered.plain.rfind(kProbeWords));
+    const size_t close = before.rfind(known.close);
+    if (close != absl::string_view::npos &&
+        SkipSpace(before, close + known.close.size()) == before.size()) {
+      form.close_text = std::string(before.substr(close));
+    }
+    return form;
   }
   return FormOf({"<think>", "</think>"}, false);
 }

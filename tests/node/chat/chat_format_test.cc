@@ -80,6 +80,21 @@ TEST(ChatFormat, ATemplateThatRefusesTheProbesHasTheFormThatItNames) {
   EXPECT_EQ(format.calls.call_open, "[TOOL_CALLS]");
 }
 
+TEST(ChatFormat, KimiNamesOnlyTheListOfTools) {
+  const ChatFormat format = Learned(
+      "{% if tools %}<|im_system|>tool_declare{{ tools | tojson }}{% endif %}"
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+  EXPECT_EQ(format.calls.section_open + format.calls.call_open,
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.");
+}
+
+TEST(ChatFormat, WhatEndsTheTurnIsNoPartOfACall) {
+  const ChatFormat format = Learned(Template(
+      "<call>{{ c.function.name }}<with>{{ c.function.arguments | tojson }}</call>"
+      "<|tool_response>"));
+  EXPECT_EQ(format.calls.arguments_close + format.calls.call_close, "</call>");
+}
+
 TEST(ChatFormat, OfHarmonyHasChannels) {
   const ChatFormat format =
       Learned("{{ '<|start|>assistant<|channel|>analysis<|message|>' }}{{ messages[0].content }}");

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +34,15 @@ constexpr char kChatMl[] =
     "{% endif %}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif "
     "%}";
 
+ChatTools Tools() {
+  ChatTools tools;
+  tools.list.push_back(
+      {.name = "sum",
+       .json = R"({"type":"function","function":{"name":"sum","parameters":{"z":1,"a":2}}})",
+       .parameters = {}});
+  return tools;
+}
+
 TEST(ChatTemplate, RendersByTheOptions) {
   const std::vector<ChatMessage> begun = {
       {.role = "user", .content = "Who?"},
@@ -54,6 +65,62 @@ TEST(ChatTemplate, AMessageThatIsLeftOutCannotBeContinued) {
                      {{.role = "user", .content = "Who?"}, {.role = "assistant", .content = "Me"}},
                      {}, {.continues_last = true}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("last message")));
+}
+
+// What a template writes behind a message may have the message's text, too.
+TEST(ChatTemplate, AContinuedMessageEndsWhereItsTextEnds) {
+  for (const char* begun : {"<", "im", "|", "end", " <|im_end|> <", ""}) {
+    const auto prompt =
+        Render(kChatMl, {{.role = "user", .content = "Who?"}, {.role = "assistant", .content = begun}},
+               {}, {.continues_last = true});
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_EQ(prompt->text,
+              absl::StrCat("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n",
+                           absl::StripAsciiWhitespace(begun)));
+  }
+  const auto spaces = Render("{% for m in messages %}[{{ m.content }}]{% endfor %}",
+                             {{.role = "assistant", .content = "a "}}, {}, {.continues_last = true});
+  ASSERT_TRUE(spaces.ok()) << spaces.status();
+  EXPECT_EQ(spaces->text, "[a ");
+}
+
+TEST(ChatTemplate, WithoutToolsTheirVariableIsNotSetWhereTheTemplateNeedsThat) {
+  const char kText[] =
+      "{% if tools is defined %}{% for t in tools %}{{ t.function.name }};{% endfor %}{% endif %}"
+      "{{ messages[0].content }}";
+  const std::vector<ChatMessage> asked = {{.role = "user", .content = "Who?"}};
+  const auto without = Render(kText, asked);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->text, "Who?");
+  const auto with = Render(kText, asked, Tools());
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_EQ(with->text, "sum;Who?");
+}
+
+TEST(ChatTemplate, ToolsGetWhatTheTemplateNeedsOfThem) {
+  const char kText[] =
+      "{% for t in tools or [] %}{{ t.function.name + t.function.description + "
+      "(t.function.parameters | tojson) }}{% endfor %}{{ messages[0].content }}";
+  ChatTools tools;
+  tools.list = {{.name = "f", .json = R"({"type":"function","function":{"name":"f"}})"}};
+  const auto prompt = Render(kText, {{.role = "user", .content = "Who?"}}, tools);
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->text, R"(f{"type": "object", "properties": {}}Who?)");
+}
+
+TEST(ChatTemplate, AThoughtIsLeftOutWhereTheTemplateRefusesItBesideTextAndCalls) {
+  const char kText[] =
+      "{% for m in messages %}{% if m.thinking and m.content and m.tool_calls %}"
+      "{{ raise_exception('not both') }}{% endif %}{{ m.thinking or '' }}[{{ m.content or '' }}]"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor %}"
+      "{{ tools and '' }}";
+  ChatMessage said = {.role = "assistant",
+                      .content = "W",
+                      .calls = {{.id = "c1", .name = "sum", .arguments = "{}"}},
+                      .reasoning = "R"};
+  const auto prompt = Render(kText, {{.role = "user", .content = "U"}, said}, Tools());
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->text, "[U][W]sum");
 }
 
 TEST(ChatTemplate, RendersTheUsualForm) {
@@ -96,14 +163,6 @@ TEST(ChatTemplate, ReturnsTheTemplatesOwnError) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ask something")));
 }
 
-ChatTools Tools() {
-  ChatTools tools;
-  tools.list.push_back(
-      {.name = "sum",
-       .json = R"({"type":"function","function":{"name":"sum","parameters":{"z":1,"a":2}}})",
-       .parameters = {}});
-  return tools;
-}
 const std::vector<ChatMessage> kCalled = {
     {.role = "user", .content = "2+2?"},
     {.role = "assistant",

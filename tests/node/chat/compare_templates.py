@@ -62,6 +62,14 @@ def environment(now):
 def apply_chat_template(template, chat, messages):
     """As transformers' function of this name. None: the template refuses the messages."""
     goes_on = chat.get("continue_final_message", False)
+    mark = "CONTINUE_FINAL_MESSAGE_TAG "
+    if goes_on:
+        messages = copy.deepcopy(messages)
+        last = messages[-1]
+        if isinstance(last["content"], list):
+            last["content"][-1]["text"] += mark
+        else:
+            last["content"] += mark
     try:
         text = template.render(
             messages=messages,
@@ -73,12 +81,10 @@ def apply_chat_template(template, chat, messages):
     except Exception:  # whatever a template does
         return None
     if goes_on:
-        last = chat["messages"][-1]["content"]
-        at = text.rfind(last.strip())
+        at = text.rfind(mark.strip())
         if at < 0:
             return None
-        with_end = last.lstrip()
-        text = text[: at + len(with_end if text[at:].startswith(with_end) else last.strip())]
+        text = text[:at] if text[at:].startswith(mark) else text[:at].rstrip()
     return text
 
 

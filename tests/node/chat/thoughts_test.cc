@@ -104,6 +104,14 @@ TEST(ThoughtForm, IsLearnedFromTheTemplatesTextWhereTheHistoryHasNone) {
   EXPECT_FALSE(LearnThoughtForm({}, "{{ messages }}").is_taught);
 }
 
+TEST(ThoughtForm, EndsAsAMessageWithoutAThoughtShows) {
+  for (const char* plain : {"<a></think>Strata-Words<e>", "<a><think></think>Strata-Words<e>"}) {
+    EXPECT_EQ(LearnThoughtForm({.plain = plain}, "</think>").close_text, "</think>") << plain;
+  }
+  EXPECT_EQ(LearnThoughtForm({.plain = "</think>b Strata-Words"}, "</think>").close_text,
+            "\n</think>\n\n");
+}
+
 TEST(ThoughtForm, MayHaveNoMarkBeforeAThought) {
   const ThoughtForm form =
       LearnThoughtForm({.thought = "<|assistant|>\nStrata-Thought\n[BEGIN ANSWER]\nStrata-Words",
