@@ -233,6 +233,9 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
             session.format.thoughts.IsOpenIn(prompt->text)) {
           absl::StrAppend(&prompt->text, ThoughtEnding(session.format, /*may_call=*/true));
         }
+        for (const ChatMessage& message : call.request->messages) {
+          session.calls_before += message.calls.size();
+        }
         session.request.prompts.push_back({.text = std::move(prompt->text)});
         session.parse_special = true;
         session.no_special = prompt->has_bos;

@@ -12,7 +12,7 @@ namespace strata {
 namespace {
 
 // Nine letters and digits: some models' templates accept no other ids.
-std::string NewCallId() {
+std::string RandomCallId() {
   constexpr absl::string_view kLetters =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   thread_local absl::BitGen random;
@@ -371,6 +371,13 @@ OutputPiece CompletionSession::ReadPiece(Choice* choice, std::string text, Last 
   return piece;
 }
 
+std::string CompletionSession::NewCallId(const ToolPiece::Call& call) const {
+  // The templates of models that number their calls show the id alone, which has the name.
+  const std::string& number_mark = options_.format.calls.number_mark;
+  if (number_mark.empty()) return RandomCallId();
+  return absl::StrCat("functions.", call.name, number_mark, options_.calls_before + call.index);
+}
+
 void CompletionSession::Append(Choice* choice, OutputPiece next) {
   if (choice->check) choice->check->Add(next.tools);
   choice->piece.text += next.tools.content;
@@ -382,7 +389,7 @@ void CompletionSession::Append(Choice* choice, OutputPiece next) {
       continue;
     }
     calls.push_back({.index = call.index,
-                     .id = call.name.empty() ? "" : NewCallId(),
+                     .id = call.name.empty() ? "" : NewCallId(call),
                      .name = std::move(call.name),
                      .arguments = std::move(call.arguments)});
   }

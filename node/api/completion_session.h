@@ -55,6 +55,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     uint32_t n_ctx = 0;    // of the model
     uint32_t tokens_max = 0;
     ChatFormat format;           // of a chat
+    size_t calls_before = 0;     // in its messages
     bool parse_special = false;  // of the prompts
     bool no_special = false;
   };
@@ -120,6 +121,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   // The request that goes on behind the thought.
   wire::GenerateRequest AnswerRequest(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<ApiPiece> BestChoices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string NewCallId(const ToolPiece::Call& call) const;
   void Append(Choice* choice, OutputPiece next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Choice* choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

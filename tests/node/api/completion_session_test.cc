@@ -341,6 +341,17 @@ TEST(CompletionSession, ACallBehindAThoughtIsACall) {
   }
 }
 
+TEST(CompletionSession, NumberedCallsHaveTheNameInTheirIds) {
+  EarlySource source({"<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"});
+  CompletionSession::Options options = ChatOptions("<a>");
+  options.format.calls.number_mark = ":";
+  options.calls_before = 2;
+  options.request.tools.list = {{.name = "f", .json = "{}", .parameters = ""}};
+  const Answered read = Respond(&source, std::move(options), FinishReason::kEndOfGeneration);
+  ASSERT_EQ(read.message["tool_calls"].size(), 1u) << read.message;
+  EXPECT_EQ(read.message["tool_calls"][0]["id"], "functions.f:2");
+}
+
 TEST(CompletionSession, ACallThatIsCutIsNoContent) {
   for (const bool stream : {false, true}) {
     EarlySource source({"<tool_call>\n{\"na", "me\": \"f\","});
