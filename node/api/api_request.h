@@ -40,11 +40,14 @@ struct ApiRequest {
   uint32_t n = 1;                     // choices for each prompt
   bool stream = false;
   bool include_usage = false;
+  bool usage_in_pieces = false;  // of a stream: each piece has the usage so far
+  // Of a chat: the client knows tool calls as OpenAI's older "function_call", one in a message.
+  bool calls_functions = false;
   std::optional<uint32_t> tokens_max;  // unset: as far as the context goes
   // The first choice's seed; each further one has the next. Random where the client gives none.
   wire::SamplerSettings sampler;
   std::vector<std::string> stops;
-  bool show_stop = false;   // the stop string is part of the output
+  bool show_stop = false;      // the stop string is part of the output
   bool parse_special = false;  // of a completion: control tokens in its prompt are read as such
   bool no_special = false;     // of a completion: nothing is put before its prompt
   bool logprobs = false;

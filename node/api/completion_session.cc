@@ -214,7 +214,8 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
     if (std::exchange(choice.piece.first, false)) {
       firsts.push_back({.index = choice.piece.index,
                         .first = true,
-                        .logprobs = choice.piece.logprobs});
+                        .logprobs = choice.piece.logprobs,
+                        .usage = usage_});
     }
   }
   HttpResponse head = writer_->Begin(firsts);
@@ -404,6 +405,7 @@ void CompletionSession::Send(Choice* choice) {
       piece.finish_reason.empty() && piece.calls.empty()) {
     return;
   }
+  piece.usage = usage_;
   const std::string events = writer_->Piece(piece);
   if (!begun_) {
     pending_ += events;

@@ -12,7 +12,7 @@ namespace strata {
 
 // All fields, with their defaults where they are missing.
 void ReadSampler(FieldReader* fields, wire::SamplerSettings* sampler);
-// "stop": one string, or several.
+// "stop": one string, or several; empty ones are passed over.
 void ReadStops(FieldReader* fields, std::vector<std::string>* stops);
 
 }  // namespace strata
