@@ -40,6 +40,9 @@ struct ApiRequest {
   uint32_t n = 1;                     // choices for each prompt
   bool stream = false;
   bool include_usage = false;
+  bool usage_in_pieces = false;  // of a stream: each piece has the usage so far
+  // Of a chat: the client knows tool calls as OpenAI's older "function_call", one in a message.
+  bool calls_functions = false;
   std::optional<uint32_t> tokens_max;  // unset: as far as the context goes
   // The first choice's seed; each further one has the next. Random where the client gives none.
   wire::SamplerSettings sampler;

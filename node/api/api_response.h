@@ -44,6 +44,7 @@ struct ApiPiece {
   std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: the tokens of `text`
   std::vector<uint64_t> text_offsets = {};      // of a completion: the character each begins in
   std::vector<ApiCallPiece> calls = {};
+  ApiUsage usage = {};  // of the response so far, without its times
 };
 
 // Writes one response in a dialect: as a stream of events, or whole. Not thread-safe.

@@ -212,8 +212,10 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
   std::vector<ApiPiece> firsts;
   for (Choice& choice : choices_) {
     if (std::exchange(choice.piece.first, false)) {
-      firsts.push_back(
-          {.index = choice.piece.index, .first = true, .logprobs = choice.piece.logprobs});
+      firsts.push_back({.index = choice.piece.index,
+                        .first = true,
+                        .logprobs = choice.piece.logprobs,
+                        .usage = usage_});
     }
   }
   writer_->SetPromptTokens(usage_.prompt_tokens);
@@ -411,6 +413,7 @@ void CompletionSession::Send(Choice* choice) {
       piece.finish_reason.empty() && piece.calls.empty()) {
     return;
   }
+  piece.usage = usage_;
   const std::string events = writer_->Piece(piece);
   if (!begun_) {
     pending_ += events;

@@ -24,8 +24,8 @@ absl::string_view Untagged(absl::string_view text) {
 
 bool IsLooselyNamed(const wire::ModelStatus& model, absl::string_view text) {
   const std::string stem = ModelFileStem(model.source().path());
-  for (const absl::string_view name : {absl::string_view(model.name()), absl::string_view(stem),
-                                       FileOf(model.source().path())}) {
+  for (const absl::string_view name :
+       {absl::string_view(model.name()), absl::string_view(stem), FileOf(model.source().path())}) {
     if (!name.empty() && absl::EqualsIgnoreCase(text, name)) return true;
   }
   return false;

@@ -1,5 +1,5 @@
-// Which loaded model a client means: the rule of coordinator/models/model_match.h, and behind it the
-// ways in which clients of other servers name models. Pure.
+// Which loaded model a client means: the rule of coordinator/models/model_match.h, and behind it
+// the ways in which clients of other servers name models. Pure.
 #pragma once
 
 #include <vector>

@@ -16,6 +16,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Wider than OpenAI's, whose bounds are 2: local clients go beyond these.
+constexpr double kTemperatureMax = 100, kPenaltyMax = 100;
+
 void ReadSeed(FieldReader* fields, wire::SamplerSettings* sampler) {
   const Json* seed = fields->Find("seed");
   if (seed == nullptr) {
@@ -123,15 +126,15 @@ void ReadSampler(FieldReader* fields, wire::SamplerSettings* sampler) {
   const auto number = [&](const char* name, FieldReader::Range range, double otherwise) {
     return static_cast<float>(fields->Number(name, range).value_or(otherwise));
   };
-  sampler->set_temperature(number("temperature", {0, 2}, 1));
+  sampler->set_temperature(number("temperature", {0, kTemperatureMax}, 1));
   // 0 means the likeliest token only; to the sampler it would mean off.
   sampler->set_top_p(std::max(number("top_p", {0, 1}, 1), std::numeric_limits<float>::min()));
   sampler->set_min_p(number("min_p", {0, 1}, 0));
   // -1 means all tokens to some clients.
   const int64_t top_k = fields->Integer("top_k", {-1, kMany}).value_or(0);
   sampler->set_top_k(static_cast<int32_t>(std::max<int64_t>(top_k, 0)));
-  sampler->set_penalty_presence(number("presence_penalty", {-2, 2}, 0));
-  sampler->set_penalty_frequency(number("frequency_penalty", {-2, 2}, 0));
+  sampler->set_penalty_presence(number("presence_penalty", {-kPenaltyMax, kPenaltyMax}, 0));
+  sampler->set_penalty_frequency(number("frequency_penalty", {-kPenaltyMax, kPenaltyMax}, 0));
   const float repeat = number("repeat_penalty", {0, 10}, 0);
   sampler->set_penalty_repeat(number("repetition_penalty", {0, 10}, repeat));
   const bool penalties = sampler->penalty_presence() != 0 || sampler->penalty_frequency() != 0 ||
@@ -154,11 +157,12 @@ void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char*
   }
   for (const Json* each : list) {
     const auto* text = each->get_ptr<const std::string*>();
-    if (text == nullptr || text->empty() || text->size() > kApiStopBytesMax) {
-      fields->Wrong(name, absl::StrCat("must be a string or several, of 1 to ", kApiStopBytesMax,
-                                       " bytes each"));
+    if (text == nullptr || text->size() > kApiStopBytesMax) {
+      fields->Wrong(name, absl::StrCat("must be a string or several, of at most ",
+                                       kApiStopBytesMax, " bytes each"));
       return;
     }
+    if (text->empty()) continue;  // some clients send an empty setting
     stops->push_back(*text);
   }
 }

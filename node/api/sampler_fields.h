@@ -12,7 +12,7 @@ namespace strata {
 
 // All fields, with their defaults where they are missing.
 void ReadSampler(FieldReader* fields, wire::SamplerSettings* sampler);
-// One string, or several.
+// One string, or several; empty ones are passed over.
 void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char* name = "stop");
 
 }  // namespace strata

@@ -199,8 +199,9 @@ TEST_F(Ollama, SaysWhatIsWrongInItsWords) {
               HasSubstr("embeddings"));
   EXPECT_THAT(ErrorOf("/api/create", {{"model", "x"}}, 501), HasSubstr("strata load"));
   HttpClient client(ports_[1]);
-  ASSERT_TRUE(client.Send("DELETE /api/delete HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
-                          "13\r\n\r\n{\"model\":\"x\"}"));
+  ASSERT_TRUE(
+      client.Send("DELETE /api/delete HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                  "13\r\n\r\n{\"model\":\"x\"}"));
   const HttpReply gone = client.Read();
   EXPECT_EQ(gone.status, 501);
   EXPECT_THAT(gone.body, HasSubstr("strata unload"));
@@ -230,9 +231,8 @@ TEST_F(Ollama, HasAPortOfItsOwnIfAsked) {
 
   // A port that is taken is said, and the node goes on.
   const std::string data = ::strata::testing::MakeTestFolder();
-  Program node({"node", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure",
-                                   "--http", "0", "--data-dir", data,
-                                   absl::StrCat("--ollama=", port)});
+  Program node({"node", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure", "--http", "0",
+                "--data-dir", data, absl::StrCat("--ollama=", port)});
   const Json ready = Json::parse(node.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object()) << node.err();
   EXPECT_TRUE(ready["node"]["ollama"].is_null());

@@ -72,12 +72,12 @@ std::string OllamaModel(const wire::ModelStatus& model, const ChatSupport& chat,
                       {absl::StrCat(architecture, ".context_length"), model.n_ctx()},
                       {absl::StrCat(architecture, ".block_count"), model.n_layer()}};
   return OllamaJson({{"modelfile", ""},
-               {"parameters", absl::StrFormat("%-30s %d", "num_ctx", model.n_ctx())},
-               {"template", ValidUtf8(model.chat_template())},
-               {"details", DetailsOf(model)},
-               {"model_info", std::move(info)},
-               {"capabilities", std::move(capabilities)},
-               {"modified_at", OllamaTime(LoadedAt(model, now))}});
+                     {"parameters", absl::StrFormat("%-30s %d", "num_ctx", model.n_ctx())},
+                     {"template", ValidUtf8(model.chat_template())},
+                     {"details", DetailsOf(model)},
+                     {"model_info", std::move(info)},
+                     {"capabilities", std::move(capabilities)},
+                     {"modified_at", OllamaTime(LoadedAt(model, now))}});
 }
 
 }  // namespace strata

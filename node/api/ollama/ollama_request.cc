@@ -137,8 +137,8 @@ void ReadMessages(FieldReader* fields, ApiRequest* request) {
   const Json* messages = fields->Find("messages");
   if (messages == nullptr) return;
   if (!messages->is_array() || messages->size() > kApiMessagesMax) {
-    return fields->Wrong("messages", absl::StrCat("must be an array of at most ", kApiMessagesMax,
-                                                  " messages"));
+    return fields->Wrong(
+        "messages", absl::StrCat("must be an array of at most ", kApiMessagesMax, " messages"));
   }
   for (size_t i = 0; i < messages->size() && fields->status().ok(); ++i) {
     fields->Fail(ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"),

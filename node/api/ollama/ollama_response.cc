@@ -53,11 +53,10 @@ void AddCall(const ApiCallPiece& call, OrderedJson* calls) {
     arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
   }
   if (!arguments.is_object()) return;
-  calls->push_back({{"id", call.id},
-                    {"function",
-                     {{"index", call.index},
-                      {"name", call.name},
-                      {"arguments", std::move(arguments)}}}});
+  calls->push_back(
+      {{"id", call.id},
+       {"function",
+        {{"index", call.index}, {"name", call.name}, {"arguments", std::move(arguments)}}}});
 }
 
 }  // namespace

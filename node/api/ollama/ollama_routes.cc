@@ -31,8 +31,8 @@ void Generate(ApiBackend* backend, const SharedExchange& exchange, ApiRequest re
 }
 
 void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
-  absl::StatusOr<OllamaRequest> parsed = chat ? ParseOllamaChat(exchange->TakeBody())
-                                              : ParseOllamaGenerate(exchange->TakeBody());
+  absl::StatusOr<OllamaRequest> parsed =
+      chat ? ParseOllamaChat(exchange->TakeBody()) : ParseOllamaGenerate(exchange->TakeBody());
   if (!parsed.ok()) {
     backend->CountRefused();
     exchange->Fail(parsed.status());
@@ -46,13 +46,13 @@ void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
   } else if (chat || !parsed->request.chat) {
     Generate(backend, exchange, std::move(parsed->request), chat);
   } else {
-    backend->WithModel(name, exchange,
-                       [backend, exchange, request = std::move(parsed->request)](
-                           const wire::ModelStatus& model) {
-                         Generate(backend, exchange,
-                                  model.chat_template().empty() ? AsCompletion(request) : request,
-                                  /*chat=*/false);
-                       });
+    backend->WithModel(
+        name, exchange,
+        [backend, exchange, request = std::move(parsed->request)](const wire::ModelStatus& model) {
+          Generate(backend, exchange,
+                   model.chat_template().empty() ? AsCompletion(request) : request,
+                   /*chat=*/false);
+        });
   }
 }
 
@@ -88,16 +88,15 @@ void Show(ApiBackend* backend, const SharedExchange& exchange) {
 
 // A model that is loaded needs no download.
 void Pull(ApiBackend* backend, const SharedExchange& exchange) {
-  WithNamed(backend, exchange,
-            [exchange](const OllamaModelRequest& request, const wire::ModelStatus&) {
-              const std::string success = R"({"status":"success"})";
-              if (request.stream) {
-                exchange->responder->Answer(
-                    {.content_type = kOllamaStreamType, .body = success + "\n"});
-              } else {
-                exchange->responder->Answer({.body = success});
-              }
-            });
+  WithNamed(
+      backend, exchange, [exchange](const OllamaModelRequest& request, const wire::ModelStatus&) {
+        const std::string success = R"({"status":"success"})";
+        if (request.stream) {
+          exchange->responder->Answer({.content_type = kOllamaStreamType, .body = success + "\n"});
+        } else {
+          exchange->responder->Answer({.body = success});
+        }
+      });
 }
 
 }  // namespace
@@ -113,9 +112,11 @@ ApiRoutes OllamaRoutes(ApiBackend* backend) {
                       .error_form = OllamaError,
                       .handle = std::move(handle)});
   };
-  add("POST", "/api/chat",
+  add(
+      "POST", "/api/chat",
       [backend](const SharedExchange& e) { Answer(backend, /*chat=*/true, e); }, true);
-  add("POST", "/api/generate",
+  add(
+      "POST", "/api/generate",
       [backend](const SharedExchange& e) { Answer(backend, /*chat=*/false, e); }, true);
   add("GET", "/api/version", [](const SharedExchange& e) {
     e->responder->Answer({.body = nlohmann::json({{"version", kOllamaVersion}}).dump()});

@@ -23,6 +23,8 @@ std::vector<ApiField> MakeFields() {
       {"best_of", kSupported, "[]", false, true},
       {"echo", kSupported, "[]", false, true},
       {"frequency_penalty", kSupported},
+      {"function_call", kSupported, "[]", true, false},
+      {"functions", kSupported, "[]", true, false},
       {"logit_bias", kSupported},
       {"logprobs", kSupported},
       {"max_completion_tokens", kSupported},
@@ -97,8 +99,6 @@ std::vector<ApiField> MakeFields() {
 
       // OpenAI's.
       {"audio", kRefused},
-      {"function_call", kRefused, R"(["none","auto"])"},
-      {"functions", kRefused},
       {"modalities", kRefused, R"([["text"]])"},
       {"suffix", kRefused},
       {"verbosity", kRefused, R"(["medium"])"},

@@ -43,17 +43,11 @@ void ReadStream(FieldReader* fields, ApiRequest* request) {
     fields->Wrong("stream_options", "must be an object");
     return;
   }
-  if (const auto often = options->find("continuous_usage_stats");
-      often != options->end() && !often->is_null() && *often != false) {
-    fields->Fail(UnsupportedParam("stream_options.continuous_usage_stats"));
-  }
-  const auto usage = options->find("include_usage");
-  if (usage == options->end() || usage->is_null()) return;
-  if (!usage->is_boolean()) {
-    fields->Wrong("stream_options.include_usage", "must be true or false");
-    return;
-  }
-  request->include_usage = usage->get<bool>();
+  FieldReader reader(*options, "stream_options.");
+  request->include_usage = reader.Bool("include_usage").value_or(false);
+  request->usage_in_pieces =
+      reader.Bool("continuous_usage_stats").value_or(false) && request->include_usage;
+  fields->Fail(reader.status());
 }
 
 void ReadStopTokens(FieldReader* fields, wire::SamplerSettings* sampler) {
@@ -175,16 +169,19 @@ std::optional<std::string> ContentOf(const Json& json, const std::string& name,
       return std::nullopt;
     }
     if (IsThoughtPart(part)) continue;  // ThoughtOf()
-    if (part["type"] != "text") {
+    const bool is_refusal = part["type"] == "refusal";
+    if (part["type"] != "text" && part["type"] != "input_text" && part["type"] != "output_text" &&
+        !is_refusal) {
       fields->Fail(UnsupportedParam(
           name, absl::StrCat("of type ", part["type"].get_ref<const std::string&>())));
       return std::nullopt;
     }
-    if (!part.contains("text") || !part["text"].is_string()) {
+    const std::string* words = TextMember(part, is_refusal ? "refusal" : "text");
+    if (words == nullptr) {
       fields->Wrong(name, expected);
       return std::nullopt;
     }
-    text += part["text"].get_ref<const std::string&>();
+    text += *words;
   }
   return text;
 }
@@ -218,13 +215,10 @@ void ReadMessages(FieldReader* fields, ApiRequest* request) {
     ChatMessage message;
     message.role = each["role"].get<std::string>();
     if (message.role == "developer") message.role = "system";
+    if (message.role == "function") message.role = "tool";
     if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
         message.role != "tool") {
-      if (message.role == "function") {
-        fields->Fail(UnsupportedParam(name + ".role", message.role));
-      } else {
-        fields->Wrong(name + ".role", "must be system, developer, user, assistant or tool");
-      }
+      fields->Wrong(name + ".role", "must be system, developer, user, assistant or tool");
       return;
     }
     if (absl::Status status = ReadCallsOf(each, name, &message); !status.ok()) {

@@ -18,13 +18,15 @@ struct ApiAnswer {
   std::string id;         // "chatcmpl-…" or "cmpl-…"
   int64_t created_s = 0;  // since 1970
   std::string model;
+  bool calls_functions = false;  // ApiRequest's
+  enum class Usage { kNone, kAtEnd, kInPieces };
+  Usage usage = Usage::kNone;  // of a stream
 };
 
 // Responses to /v1/completions and /v1/chat/completions.
 class OpenAiWriter final : public ResponseWriter {
  public:
-  OpenAiWriter(ApiAnswer answer, bool include_usage)
-      : answer_(std::move(answer)), include_usage_(include_usage) {}
+  explicit OpenAiWriter(ApiAnswer answer) : answer_(std::move(answer)) {}
 
   HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
   std::string Piece(const ApiPiece& piece) override;
@@ -35,11 +37,11 @@ class OpenAiWriter final : public ResponseWriter {
 
  private:
   const ApiAnswer answer_;
-  const bool include_usage_;
 };
 
-// One event of a stream: "data: {…}\n\n". With `include_usage` every piece says "usage":null.
-std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool include_usage);
+// One event of a stream: "data: {…}\n\n". Where usage comes at the end, every piece says
+// "usage":null.
+std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece);
 std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage);
 
 // The whole response, `choices` by index.

@@ -30,14 +30,19 @@ void Complete(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
     exchange->Fail(request.status());
     return;
   }
-  const bool include_usage = request->include_usage;
-  backend->Generate(exchange, *std::move(request), [chat, include_usage](const std::string& model) {
-    return std::make_unique<OpenAiWriter>(ApiAnswer{.chat = chat,
-                                                    .id = NewAnswerId(chat),
-                                                    .created_s = absl::ToUnixSeconds(WallNow()),
-                                                    .model = model},
-                                          include_usage);
-  });
+  ApiAnswer answer = {.chat = chat,
+                      .id = NewAnswerId(chat),
+                      .created_s = absl::ToUnixSeconds(WallNow()),
+                      .model = "",
+                      .calls_functions = request->calls_functions,
+                      .usage = request->usage_in_pieces ? ApiAnswer::Usage::kInPieces
+                               : request->include_usage ? ApiAnswer::Usage::kAtEnd
+                                                        : ApiAnswer::Usage::kNone};
+  backend->Generate(exchange, *std::move(request),
+                    [answer = std::move(answer)](const std::string& model) mutable {
+                      answer.model = model;
+                      return std::make_unique<OpenAiWriter>(std::move(answer));
+                    });
 }
 
 void Models(ApiBackend* backend, const SharedExchange& exchange) {
@@ -47,8 +52,8 @@ void Models(ApiBackend* backend, const SharedExchange& exchange) {
   });
 }
 
-void Model(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModel(RestOfPath(exchange->http.path, "/v1/models/"), exchange,
+void Model(ApiBackend* backend, absl::string_view prefix, const SharedExchange& exchange) {
+  backend->WithModel(RestOfPath(exchange->http.path, prefix), exchange,
                      [backend, exchange](const wire::ModelStatus& model) {
                        backend->CheckChat(model, [exchange, model](const ChatSupport& chat) {
                          exchange->responder->Answer(
@@ -61,20 +66,24 @@ void Model(ApiBackend* backend, const SharedExchange& exchange) {
 
 ApiRoutes OpenAiRoutes(ApiBackend* backend) {
   ApiRoutes routes;
-  const auto add = [&routes](const char* method, const char* path, bool is_generation,
+  const auto add = [&routes](const char* method, std::string path, bool is_generation,
                              std::function<void(SharedExchange)> handle) {
     routes.push_back({.method = method,
-                      .path = path,
+                      .path = std::move(path),
                       .is_generation = is_generation,
                       .error_form = OpenAiError,
                       .handle = std::move(handle)});
   };
-  add("POST", "/v1/completions", true,
-      [backend](const SharedExchange& e) { Complete(backend, /*chat=*/false, e); });
-  add("POST", "/v1/chat/completions", true,
-      [backend](const SharedExchange& e) { Complete(backend, /*chat=*/true, e); });
-  add("GET", "/v1/models", false, [backend](const SharedExchange& e) { Models(backend, e); });
-  add("GET", "/v1/models/", false, [backend](const SharedExchange& e) { Model(backend, e); });
+  for (const std::string base : {"/v1", ""}) {  // llama.cpp's server has both
+    add("POST", base + "/completions", true,
+        [backend](const SharedExchange& e) { Complete(backend, /*chat=*/false, e); });
+    add("POST", base + "/chat/completions", true,
+        [backend](const SharedExchange& e) { Complete(backend, /*chat=*/true, e); });
+    add("GET", base + "/models", false, [backend](const SharedExchange& e) { Models(backend, e); });
+    const std::string models = base + "/models/";
+    add("GET", models, false,
+        [backend, models](const SharedExchange& e) { Model(backend, models, e); });
+  }
   return routes;
 }
 

@@ -1,4 +1,4 @@
-// The paths of OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions.
+// The paths of OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions; also without /v1.
 #pragma once
 
 #include "node/api/api_backend.h"

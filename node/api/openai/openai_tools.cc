@@ -17,10 +17,16 @@ using Json = nlohmann::json;
 // OpenAI's response_format.
 absl::Status ReadResponseFormat(const Json& format, AnswerFormat* answer) {
   const std::string* type = TextMember(format, "type");
-  if (type == nullptr || (*type != "text" && *type != "json_object" && *type != "json_schema")) {
-    return BadParam("response_format.type", R"(must be "text", "json_object" or "json_schema")");
+  if (type == nullptr ||
+      (*type != "text" && *type != "json_object" && *type != "json_schema" && *type != "grammar")) {
+    return BadParam("response_format.type",
+                    R"(must be "text", "json_object", "json_schema" or "grammar")");
   }
   if (*type == "text") return absl::OkStatus();
+  if (*type == "grammar") {  // llama.cpp's and Fireworks'
+    const Json* grammar = Member(format, "grammar");
+    return answer->Grammar(grammar != nullptr ? *grammar : Json(), "response_format.grammar");
+  }
   auto ordered = answer->Ordered("response_format");
   if (!ordered.ok()) return ordered.status();
   if (*type == "json_object") {
@@ -74,6 +80,70 @@ absl::Status ReadStructured(const Json& json, AnswerFormat* answer) {
   return absl::OkStatus();
 }
 
+const SchemaJson* MemberOf(const SchemaJson& json, const char* name) {
+  return json.is_object() && json.contains(name) ? &json[name] : nullptr;
+}
+
+// Adds a function as "tools" and "functions" describe it; `path`: of its object.
+absl::Status AddFunction(const SchemaJson& function, const std::string& path, ChatTools* tools) {
+  return AddTool({.name = MemberOf(function, "name"),
+                  .description = MemberOf(function, "description"),
+                  .parameters = MemberOf(function, "parameters"),
+                  .strict = MemberOf(function, "strict"),
+                  .path = path,
+                  .parameters_name = "parameters"},
+                 tools);
+}
+
+// The list in its order; empty: there is none.
+absl::StatusOr<SchemaJson> ReadToolList(const Json& json, absl::string_view body,
+                                        const std::string& name) {
+  const Json* list = Member(json, name.c_str());
+  if (list == nullptr) return SchemaJson::array();
+  if (!list->is_array() || list->size() > kApiToolsMax) {
+    return BadParam(name, absl::StrCat("must be an array of at most ", kApiToolsMax, " ", name));
+  }
+  const auto ordered = ParseSchema(MemberText(body, name), name);
+  if (!ordered.ok()) return ordered.status();
+  // A name may be written with different escapes, and so come twice.
+  if (Json::parse(ordered->dump()) != *list) return BadParam(name, "is given more than once");
+  return ordered;
+}
+
+// OpenAI's older form of tools: "functions" and "function_call".
+absl::Status ReadFunctions(const Json& json, absl::string_view body, ApiRequest* request) {
+  ChatTools& tools = request->tools;
+  const auto list = ReadToolList(json, body, "functions");
+  if (!list.ok()) return list.status();
+  if (!list->empty() && !tools.list.empty()) {
+    return BadParam("functions", "and tools cannot both be given");
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    absl::Status status = AddFunction((*list)[i], absl::StrCat("functions[", i, "]"), &tools);
+    if (!status.ok()) return status;
+  }
+  if (!list->empty()) {
+    request->calls_functions = true;
+    tools.parallel = false;
+  }
+  const Json* call = Member(json, "function_call");
+  if (call == nullptr) return absl::OkStatus();
+  const std::string* name = TextMember(*call, "name");
+  if (*call == "none") {
+    tools.choice = ChatTools::Choice::kNone;
+  } else if (name != nullptr) {
+    if (CheckOffered(*name, tools).ok()) {
+      tools.choice = ChatTools::Choice::kRequired;
+      tools.only = *name;
+    } else {
+      return BadParam("function_call", absl::StrCat("there is no function \"", *name, "\""));
+    }
+  } else if (*call != "auto" && *call != "") {
+    return BadParam("function_call", R"(must be "none", "auto" or {"name":…})");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadFormat(const Json& json, AnswerFormat* answer) {
@@ -119,38 +189,20 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
 
 absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* request) {
   ChatTools& tools = request->tools;
-  if (const Json* list = Member(json, "tools"); list != nullptr) {
-    if (!list->is_array() || list->size() > kApiToolsMax) {
-      return BadParam("tools",
-                      absl::StrCat("must be an array of at most ", kApiToolsMax, " tools"));
+  const auto list = ReadToolList(json, body, "tools");
+  if (!list.ok()) return list.status();
+  for (size_t i = 0; i < list->size(); ++i) {
+    const SchemaJson& described = (*list)[i];
+    const std::string path = absl::StrCat("tools[", i, "]");
+    const SchemaJson* type = MemberOf(described, "type");
+    if (type == nullptr || *type != "function") {
+      return BadParam(path + ".type", "must be \"function\"");
     }
-    const auto ordered = ParseSchema(MemberText(body, "tools"), "tools");
-    if (!ordered.ok()) return ordered.status();
-    // A name may be written with different escapes, and so come twice.
-    if (Json::parse(ordered->dump()) != *list) return BadParam("tools", "is given more than once");
-    for (size_t i = 0; i < ordered->size(); ++i) {
-      const std::string path = absl::StrCat("tools[", i, "]");
-      const std::string* type = TextMember((*list)[i], "type");
-      if (type == nullptr || *type != "function") {
-        return BadParam(path + ".type", "must be \"function\"");
-      }
-      const Json* function = Member((*list)[i], "function");
-      const SchemaJson& described = (*ordered)[i];
-      const auto member = [&](const char* key) -> const SchemaJson* {
-        return function != nullptr && function->is_object() && function->contains(key)
-                   ? &described["function"][key]
-                   : nullptr;
-      };
-      absl::Status status = AddTool({.name = member("name"),
-                                     .description = member("description"),
-                                     .parameters = member("parameters"),
-                                     .strict = member("strict"),
-                                     .path = path + ".function",
-                                     .parameters_name = "parameters"},
-                                    &tools);
-      if (!status.ok()) return status;
-      tools.list.back().json = described.dump();  // as the client wrote it
-    }
+    const SchemaJson* function = MemberOf(described, "function");
+    absl::Status status =
+        AddFunction(function != nullptr ? *function : SchemaJson(), path + ".function", &tools);
+    if (!status.ok()) return status;
+    tools.list.back().json = described.dump();  // as the client wrote it
   }
   if (const Json* parallel = Member(json, "parallel_tool_calls"); parallel != nullptr) {
     if (!parallel->is_boolean()) return BadParam("parallel_tool_calls", "must be true or false");
@@ -159,6 +211,7 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
   if (const Json* choice = Member(json, "tool_choice"); choice != nullptr) {
     if (absl::Status status = ReadToolChoice(*choice, &tools); !status.ok()) return status;
   }
+  if (absl::Status status = ReadFunctions(json, body, request); !status.ok()) return status;
   if (tools.choice == ChatTools::Choice::kRequired && !request->sampler.grammar().empty()) {
     return BadParam("tool_choice", "and grammar cannot both constrain the output");
   }
@@ -166,27 +219,37 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
 }
 
 absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage* message) {
+  const auto add = [message](const Json& function, const std::string& path, const std::string* id) {
+    const std::string* called = TextMember(function, "name");
+    const Json* arguments = Member(function, "arguments");
+    if (called == nullptr || called->empty()) return BadParam(path + ".name", "is missing");
+    // Some clients send the object itself.
+    if (arguments == nullptr || !(arguments->is_string() || arguments->is_object())) {
+      return BadParam(path + ".arguments", "must be a string or an object");
+    }
+    message->calls.push_back(
+        {.id = id != nullptr ? *id : "",
+         .name = *called,
+         .arguments = arguments->is_string() ? arguments->get<std::string>() : arguments->dump()});
+    return absl::OkStatus();
+  };
   if (const Json* list = Member(json, "tool_calls"); list != nullptr) {
     if (!list->is_array() || list->size() > kApiToolsMax) {
       return BadParam(name + ".tool_calls",
                       absl::StrCat("must be an array of at most ", kApiToolsMax, " calls"));
     }
     for (size_t i = 0; i < list->size(); ++i) {
-      const std::string path = absl::StrCat(name, ".tool_calls[", i, "]");
-      const Json* function = Member((*list)[i], "function");
-      const std::string* called = function != nullptr ? TextMember(*function, "name") : nullptr;
-      const Json* arguments = function != nullptr ? Member(*function, "arguments") : nullptr;
-      if (called == nullptr || called->empty())
-        return BadParam(path + ".function.name", "is missing");
-      // Some clients send the object itself.
-      if (arguments == nullptr || !(arguments->is_string() || arguments->is_object())) {
-        return BadParam(path + ".function.arguments", "must be a string or an object");
-      }
-      const std::string* id = TextMember((*list)[i], "id");
-      message->calls.push_back({.id = id != nullptr ? *id : "",
-                                .name = *called,
-                                .arguments = arguments->is_string() ? arguments->get<std::string>()
-                                                                    : arguments->dump()});
+      const Json& call = (*list)[i];
+      const Json* function = Member(call, "function");
+      absl::Status status =
+          add(function != nullptr ? *function : Json(),
+              absl::StrCat(name, ".tool_calls[", i, "].function"), TextMember(call, "id"));
+      if (!status.ok()) return status;
+    }
+  }
+  if (const Json* call = Member(json, "function_call"); call != nullptr) {
+    if (absl::Status status = add(*call, name + ".function_call", nullptr); !status.ok()) {
+      return status;
     }
   }
   if (message->role == "tool") {

@@ -18,7 +18,8 @@ absl::Status ReadAnswerFormat(const nlohmann::json& json, absl::string_view body
 // Ollama's "format": "json", or a schema.
 absl::Status ReadFormat(const nlohmann::json& json, AnswerFormat* answer);
 absl::Status ReadTools(const nlohmann::json& json, absl::string_view body, ApiRequest* request);
-// Reads "tool_calls" and "tool_call_id" of a message; `name` is its path, for errors.
+// Reads "tool_calls", "function_call" and "tool_call_id" of a message; `name` is its path, for
+// errors.
 absl::Status ReadCallsOf(const nlohmann::json& json, const std::string& name, ChatMessage* message);
 
 }  // namespace strata

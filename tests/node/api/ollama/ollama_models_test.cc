@@ -9,7 +9,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-const absl::Time kNow = absl::FromCivil(absl::CivilSecond(2026, 1, 31, 23, 59, 59), absl::UTCTimeZone());
+const absl::Time kNow =
+    absl::FromCivil(absl::CivilSecond(2026, 1, 31, 23, 59, 59), absl::UTCTimeZone());
 
 wire::ModelStatus Model() {
   wire::ModelStatus model;

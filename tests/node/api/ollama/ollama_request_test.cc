@@ -64,8 +64,7 @@ TEST(OllamaRequest, OptionsAreKept) {
   EXPECT_EQ(chat->request.tokens_max, 9u);
   EXPECT_THAT(chat->request.stops, ElementsAre("a", "b"));
   for (const int unlimited : {-2, -1, 0}) {
-    EXPECT_FALSE(
-        Chat({{"options", {{"num_predict", unlimited}}}})->request.tokens_max.has_value());
+    EXPECT_FALSE(Chat({{"options", {{"num_predict", unlimited}}}})->request.tokens_max.has_value());
   }
 }
 
@@ -87,12 +86,12 @@ TEST(OllamaRequest, AWrongOptionIsNamed) {
 
 TEST(OllamaRequest, TheHistoryOfACallIsRead) {
   const Json call = {{"function", {{"name", "weather"}, {"arguments", {{"city", "Rome"}}}}}};
-  const auto chat = Chat(
-      {{"messages",
-        {{{"role", "system"}, {"content", "Be brief."}},
-         {{"role", "user"}, {"content", "Rome?"}},
-         {{"role", "assistant"}, {"content", ""}, {"thinking", "Hm"}, {"tool_calls", {call}}},
-         {{"role", "tool"}, {"tool_name", "weather"}, {"content", "sun"}}}}});
+  const auto chat =
+      Chat({{"messages",
+             {{{"role", "system"}, {"content", "Be brief."}},
+              {{"role", "user"}, {"content", "Rome?"}},
+              {{"role", "assistant"}, {"content", ""}, {"thinking", "Hm"}, {"tool_calls", {call}}},
+              {{"role", "tool"}, {"tool_name", "weather"}, {"content", "sun"}}}}});
   ASSERT_THAT(chat, IsOk());
   const std::vector<ChatMessage>& messages = chat->request.messages;
   ASSERT_EQ(messages.size(), 4u);
@@ -121,14 +120,14 @@ TEST(OllamaRequest, WhatItCannotKeepIsRefusedByName) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("/api/chat")));
   EXPECT_THAT(Generate({{"images", {"AAAA"}}}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("images")));
-  EXPECT_THAT(
-      Generate({{"images", Json::array()}, {"context", Json::array()}, {"suffix", ""}}), IsOk());
+  EXPECT_THAT(Generate({{"images", Json::array()}, {"context", Json::array()}, {"suffix", ""}}),
+              IsOk());
 }
 
 TEST(OllamaRequest, FormatIsJsonOrASchema) {
   EXPECT_EQ(Chat({{"format", "json"}})->request.answer_schema, R"({"type":"object"})");
-  const auto schema = ParseOllamaChat(
-      R"({"messages":[],"format":{"type":"object","properties":{"b":{},"a":{}}}})");
+  const auto schema =
+      ParseOllamaChat(R"({"messages":[],"format":{"type":"object","properties":{"b":{},"a":{}}}})");
   ASSERT_THAT(schema, IsOk());
   EXPECT_EQ(schema->request.answer_schema,
             R"({"type":"object","properties":{"b":{},"a":{}}})");  // in its order

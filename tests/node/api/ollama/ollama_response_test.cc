@@ -85,12 +85,12 @@ TEST(OllamaWriter, ACallThatIsCutIsNotTold) {
 
 TEST(OllamaWriter, AWholeAnswerHasAllOfIt) {
   OllamaWriter writer("m", /*chat=*/true);
-  const HttpResponse response = writer.Whole(
-      {{.text = "Hi",
-        .thought = "Hm",
-        .finish_reason = "tool_calls",
-        .calls = {{.id = "a", .name = "f", .arguments = R"({"x":1})"}}}},
-      kUsage);
+  const HttpResponse response =
+      writer.Whole({{.text = "Hi",
+                     .thought = "Hm",
+                     .finish_reason = "tool_calls",
+                     .calls = {{.id = "a", .name = "f", .arguments = R"({"x":1})"}}}},
+                   kUsage);
   EXPECT_EQ(response.content_type, "application/json");
   const Json json = Json::parse(response.body);
   EXPECT_EQ(json["message"]["content"], "Hi");

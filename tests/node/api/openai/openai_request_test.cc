@@ -175,7 +175,8 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
     const char* param;
   } cases[] = {
       {R"(,"temperature":"hot")", "temperature"},
-      {R"(,"temperature":3)", "temperature"},
+      {R"(,"temperature":101)", "temperature"},
+      {R"(,"presence_penalty":"1")", "presence_penalty"},
       {R"(,"top_p":-0.1)", "top_p"},
       {R"(,"n":0)", "n"},
       {R"(,"n":1.5)", "n"},
@@ -195,7 +196,17 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
       {R"(,"stream_options":7)", "stream_options"},
       {R"(,"stream_options":{"include_usage":7})", "stream_options.include_usage"},
       {R"(,"stop":[1])", "stop"},
-      {R"(,"stop":"")", "stop"},
+      {R"(,"stream_options":{"continuous_usage_stats":7})",
+       "stream_options.continuous_usage_stats"},
+      {R"(,"functions":[{"name":""}])", "functions[0].name"},
+      {R"(,"functions":[{"name":"f"}],"tools":[{"type":"function","function":{"name":"g"}}])",
+       "functions"},
+      {R"(,"functions":[{"name":"f"}],"function_call":{"name":"g"})", "function_call"},
+      {R"(,"functions":[{"name":"f"}],"function_call":7)", "function_call"},
+      {R"(,"tools":[{"type":"custom","custom":{"name":"x"}}])", "tools[0].type"},
+      {R"(,"tools":[{"type":"web_search_preview"}])", "tools[0].type"},
+      {R"(,"response_format":{"type":"grammar"})", "response_format.grammar"},
+      {R"(,"response_format":{"type":"grammar","grammar":"x"})", "response_format.grammar"},
       {R"(,"seed":1.5)", "seed"},
       {R"(,"logit_bias":[1])", "logit_bias"},
       {R"(,"logit_bias":{"x":1})", "logit_bias"},
@@ -219,8 +230,7 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
 
 TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
   for (const char* fields :
-       {R"(,"functions":[{"name":"f"}])", R"(,"messages":[{"role":"function","content":"4"}])",
-        R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
+       {R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
     const auto request = ParseChat(Chat(fields));
     ASSERT_THAT(request, StatusIs(absl::StatusCode::kUnimplemented)) << fields;
     EXPECT_THAT(ErrorJson(request.status())["message"], HasSubstr("not supported yet"));
@@ -231,6 +241,47 @@ TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
       IsOk());
   EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true,"logprobs":1)")),
               StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST(OpenAiRequest, TakesWhatLocalClientsSend) {
+  const auto request = ParseChat(Chat(
+      R"(,"temperature":2.5,"presence_penalty":3,"frequency_penalty":-4,"stop":["","x"],
+      "response_format":{"type":"grammar","grammar":"root ::= \"a\""},
+      "messages":[{"role":"user","content":[{"type":"input_text","text":"a"},
+        {"type":"output_text","text":"b"}]},
+      {"role":"assistant","content":[{"type":"refusal","refusal":"no"}]}])"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->sampler.temperature(), 2.5f);
+  EXPECT_EQ(request->sampler.penalty_presence(), 3.0f);
+  EXPECT_EQ(request->sampler.penalty_frequency(), -4.0f);
+  EXPECT_EQ(request->sampler.grammar(), "root ::= \"a\"");
+  EXPECT_EQ(request->stops, std::vector<std::string>{"x"});
+  EXPECT_EQ(request->messages[0].content, "ab");
+  EXPECT_EQ(request->messages[1].content, "no");
+  EXPECT_TRUE(ParseChat(Chat(R"(,"stop":"")"))->stops.empty());
+}
+
+TEST(OpenAiRequest, OldFunctionsAreTools) {
+  const auto request = ParseChat(Chat(
+      R"(,"functions":[{"name":"sum","parameters":{"type":"object","properties":{"a":{}}}},
+        {"name":"f"}],"function_call":{"name":"sum"},
+      "messages":[{"role":"user","content":"2+2?"},
+      {"role":"assistant","content":null,"function_call":{"name":"sum","arguments":"{}"}},
+      {"role":"function","name":"sum","content":"4"}])"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->calls_functions);
+  EXPECT_FALSE(request->tools.parallel);
+  ASSERT_EQ(request->tools.list.size(), 2u);
+  EXPECT_EQ(request->tools.list[0].path, "functions[0].parameters");
+  EXPECT_EQ(nlohmann::json::parse(request->tools.list[0].json)["function"]["name"], "sum");
+  EXPECT_EQ(request->tools.choice, ChatTools::Choice::kRequired);
+  EXPECT_EQ(request->tools.only, "sum");
+  ASSERT_EQ(request->messages[1].calls.size(), 1u);
+  EXPECT_EQ(request->messages[2].role, "tool");
+  EXPECT_EQ(request->messages[2].call_id, request->messages[1].calls[0].id);
+  EXPECT_FALSE(
+      ParseChat(Chat(R"(,"functions":[{"name":"f"}],"function_call":"none")"))->tools.offered());
+  EXPECT_FALSE(ParseChat(Chat(R"(,"functions":[])"))->calls_functions);
 }
 
 TEST(OpenAiRequest, ReadsToolsAndToolCalls) {
