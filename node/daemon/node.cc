@@ -21,6 +21,7 @@
 #include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/llama/llama_routes.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_routes.h"
 #include "node/base/exit_code.h"
@@ -345,6 +346,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
       gateway_.get(), TemplatePool::Options{.program = options.worker_program});
   ApiRoutes routes = OpenAiRoutes(backend.get());
   std::ranges::move(AnthropicRoutes(backend.get()), std::back_inserter(routes));
+  std::ranges::move(LlamaRoutes(backend.get()), std::back_inserter(routes));
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
