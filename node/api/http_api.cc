@@ -42,11 +42,13 @@ HttpApi::HttpApi(ApiBackend* backend, Coordinator* coordinator, Options options,
       options_(std::move(options)),
       list_stages_(std::move(list_stages)),
       routes_(std::move(routes)) {
-  routes_.push_back({.method = "GET",
-                     .path = "/health",
-                     .is_public = true,  // health checks have no token
-                     .error_form = options_.error_form,
-                     .handle = [this](const SharedExchange& exchange) { Health(exchange); }});
+  for (const char* path : {"/health", "/v1/health"}) {
+    routes_.push_back({.method = "GET",
+                       .path = path,
+                       .is_public = true,  // health checks have no token
+                       .error_form = options_.error_form,
+                       .handle = [this](const SharedExchange& exchange) { Health(exchange); }});
+  }
   routes_.push_back({.method = "GET",
                      .path = "/metrics",
                      .error_form = options_.error_form,

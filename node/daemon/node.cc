@@ -22,6 +22,7 @@
 #include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/llama/llama_routes.h"
 #include "node/api/ollama/ollama_routes.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_routes.h"
@@ -349,7 +350,8 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
       ModelNaming{.any_model = options.any_model});
   ApiRoutes routes;
   for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
-                                       AnthropicRoutes(backend.get()), OllamaRoutes(backend.get())}) {
+                                       AnthropicRoutes(backend.get()), OllamaRoutes(backend.get()),
+                                       LlamaRoutes(backend.get())}) {
     std::ranges::move(dialect, std::back_inserter(routes));
   }
   auto api = std::make_unique<HttpApi>(
