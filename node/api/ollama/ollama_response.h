@@ -17,7 +17,7 @@ inline constexpr char kOllamaStreamType[] = "application/x-ndjson";
 // cut is not.
 class OllamaWriter final : public ResponseWriter {
  public:
-  // `model`: as the client named it. `chat`: of /api/chat.
+  // `model`: its shown name. `chat`: of /api/chat.
   OllamaWriter(std::string model, bool chat) : model_(std::move(model)), chat_(chat) {}
 
   HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
