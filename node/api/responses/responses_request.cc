@@ -22,6 +22,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr uint32_t kTokensMax = 1u << 24;
 constexpr size_t kMetadataMax = 16;
+// A stream repeats these members in three events, and its client may be only so far behind.
+constexpr size_t kEchoBytesMax = 128 * 1024;
 
 absl::Status CheckUnsupported(FieldReader* fields) {
   for (const char* name : {"conversation", "prompt", "context_management"}) {
@@ -51,10 +53,12 @@ absl::Status CheckUnsupported(FieldReader* fields) {
   return absl::OkStatus();
 }
 
+OrderedJson PlainText() { return {{"format", {{"type", "text"}}}, {"verbosity", "medium"}}; }
+
 absl::Status ReadText(const Json& json, absl::string_view body, ApiRequest* request,
                       OrderedJson* echo) {
   OrderedJson& text = (*echo)["text"];
-  text = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
+  text = PlainText();
   const Json* given = Member(json, "text");
   if (given == nullptr) return absl::OkStatus();
   if (!given->is_object()) return BadParam("text", "must be an object");
@@ -123,6 +127,25 @@ void Echo(const Json& json, const ResponsesRequest& request, OrderedJson* echo) 
   (*echo)["top_p"] = request.api.sampler.top_p();
   (*echo)["top_logprobs"] = 0;
   (*echo)["truncation"] = "disabled";  // whatever was asked for: nothing is left out
+}
+
+// Members for which there is no room get the value that they have by default.
+void BoundEcho(OrderedJson* echo) {
+  size_t bytes = 0;
+  for (auto& [name, value] : echo->items()) {
+    bytes += value.dump().size();
+    if (bytes <= kEchoBytesMax) continue;
+    bytes -= value.dump().size();
+    if (name == "text") {
+      value = PlainText();
+    } else if (name == "tool_choice") {
+      value = "auto";
+    } else if (value.is_structured()) {
+      value.clear();
+    } else if (value.is_string()) {
+      value = nullptr;
+    }
+  }
 }
 
 // Reads the items of a request; those that it only names come from the store.
@@ -271,6 +294,7 @@ absl::StatusOr<ResponsesRequest> ParseResponses(absl::string_view body, const st
   if (!fields.status().ok()) return fields.status();
   if (api.messages.empty()) return BadParam("input", "has no message");
   Echo(*json, request, &echo);
+  BoundEcho(&echo);
   request.echo = std::move(echo);
   return request;
 }

@@ -65,19 +65,21 @@ void Create(ApiBackend* backend, const SharedStore& store, const SharedExchange&
                                       .echo = std::move(request->echo),
                                       .renamed = std::move(request->renamed)};
   if (request->store) {
-    options.on_end = [store, client = exchange->http.client,
-                      input = WithIds(std::move(request->items), options.key)](
-                         const std::string& id, StoredResponse response) {
-      response.input = input;
+    // Shared with copies of the callback: it may be large.
+    const auto input =
+        std::make_shared<const std::string>(WithIds(std::move(request->items), options.key));
+    options.on_end = [store, client = exchange->http.client, input](const std::string& id,
+                                                                    StoredResponse response) {
+      response.input = *input;
       store->Put(client, id, std::move(response));
     };
   }
-  backend->Generate(exchange, std::move(request->api),
-                    [options = std::move(options)](const std::string& model) {
-                      ResponsesWriter::Options named = options;
-                      named.model = model;
-                      return std::make_unique<ResponsesWriter>(std::move(named));
-                    });
+  const auto shared = std::make_shared<const ResponsesWriter::Options>(std::move(options));
+  backend->Generate(exchange, std::move(request->api), [shared](const std::string& model) {
+    ResponsesWriter::Options named = *shared;
+    named.model = model;
+    return std::make_unique<ResponsesWriter>(std::move(named));
+  });
 }
 
 void CountInput(ApiBackend* backend, const SharedStore& store, const SharedExchange& exchange) {

@@ -244,6 +244,29 @@ TEST_F(ResponsesRequestTest, GoesOnFromAStoredResponse) {
       ParseResponses(R"({"input":"x","previous_response_id":"resp_1"})", "bob", &store_).ok());
 }
 
+TEST_F(ResponsesRequestTest, WhatIsLongIsNotRepeated) {
+  const std::string text(70'000, 'x');
+  const ResponsesRequest request = Read(R"({"input":"x","instructions":")" + text +
+                                        R"(","user":"u","tool_choice":"required","tools":[
+      {"type":"function","name":"f","description":")" +
+                                        text + R"("}]})");
+  ASSERT_EQ(request.api.messages.size(), 2u);
+  EXPECT_EQ(request.api.messages[0].content, text);
+  EXPECT_EQ(request.echo["tools"].size(), 1u);
+  EXPECT_TRUE(request.echo["instructions"].is_null());
+  EXPECT_EQ(request.echo["tool_choice"], "required");
+  EXPECT_EQ(request.echo["user"], "u");
+
+  const ResponsesRequest both = Read(R"({"input":"x","text":{"format":{"type":"json_schema",
+      "name":"n","schema":{"description":")" +
+                                     text + R"("}}},"tools":[
+      {"type":"function","name":"f","description":")" +
+                                     text + R"("}]})");
+  EXPECT_EQ(both.echo["text"]["format"]["name"], "n");
+  EXPECT_EQ(both.echo["tools"], Json::array());
+  EXPECT_EQ(both.api.tools.list.size(), 1u);
+}
+
 TEST_F(ResponsesRequestTest, NamedItemsCannotMakeAShortRequestLong) {
   const std::string text(1 << 20, 'x');
   store_.Put("ann", "resp_1",
