@@ -49,7 +49,7 @@ TEST_F(Llama, CompletionsAreThoseOfTheSameRequestElsewhere) {
   std::string streamed;
   std::vector<Json> tokens;
   Json last;
-  const HttpReply reply = Post(0, "/completions", streaming);
+  const HttpReply reply = Post(0, "/completion", streaming);
   for (absl::string_view event : absl::StrSplit(reply.body, "\n\n", absl::SkipEmpty())) {
     if (!absl::ConsumePrefix(&event, "data: ")) continue;
     last = Json::parse(event, nullptr, false);

@@ -102,9 +102,8 @@ ApiRoutes LlamaRoutes(ApiBackend* backend) {
   const auto refuse = [&add](const char* method, const char* path, const char* words) {
     add(method, path, false, [words](const SharedExchange& e) { e->Fail(501, words); });
   };
-  for (const char* path : {"/completion", "/completions"}) {
-    add("POST", path, true, [backend](const SharedExchange& e) { Complete(backend, e); });
-  }
+  // Its /completions is OpenAI's here, for clients that leave out /v1.
+  add("POST", "/completion", true, [backend](const SharedExchange& e) { Complete(backend, e); });
   add("POST", "/tokenize", true, [backend](const SharedExchange& e) { Tokenize(backend, e); });
   add("POST", "/apply-template", false,
       [backend](const SharedExchange& e) { ApplyTemplate(backend, e); });
