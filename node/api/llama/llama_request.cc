@@ -117,6 +117,9 @@ absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body) {
     if (n) request.n = static_cast<uint32_t>(*n);
   }
   ReadSampler(&fields, &request.sampler);
+  if (fields.Find("seed") == nullptr) {  // a client that reads it may be JavaScript
+    request.sampler.set_seed(request.sampler.seed() % kRandomSeed);
+  }
   if (fields.Find("repeat_last_n") == nullptr && request.sampler.penalty_last_n() < 0) {
     request.sampler.set_penalty_last_n(kRepeatLastN);
   }

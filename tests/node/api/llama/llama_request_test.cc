@@ -1,5 +1,6 @@
 #include "node/api/llama/llama_request.h"
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status_matchers.h"
@@ -72,6 +73,7 @@ TEST(LlamaRequest, ASeedBelowZeroIsRandom) {
   ASSERT_THAT(one, IsOk());
   ASSERT_THAT(other, IsOk());
   EXPECT_NE(one->request.sampler.seed(), other->request.sampler.seed());
+  EXPECT_LT(one->request.sampler.seed(), uint64_t{1} << 32);
 }
 
 TEST(LlamaRequest, APromptHasManyForms) {

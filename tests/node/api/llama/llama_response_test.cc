@@ -149,7 +149,7 @@ TEST(LlamaResponse, PropsTellOfTheModel) {
   model.set_name("Demo");
   model.set_n_ctx(1024);
   model.set_n_seqs(4);
-  model.mutable_source()->set_path("/home/x/demo.gguf");
+  model.mutable_source()->set_path("/models/demo.gguf");
   model.set_chat_template("{{ x }}\xFF");
   const Json props = Json::parse(LlamaPropsJson(model));
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 1024);
