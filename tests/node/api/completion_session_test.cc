@@ -72,7 +72,7 @@ class EarlySource final : public GenerationSource {
 
 CompletionSession::Options OptionsWithStop(const std::string& stop) {
   CompletionSession::Options options;
-  options.writer = std::make_unique<OpenAiWriter>(ApiAnswer(), /*include_usage=*/false);
+  options.writer = std::make_unique<OpenAiWriter>(ApiAnswer());
   options.request.prompts = {{.text = "Hi"}};
   options.request.stops = {stop};
   options.record = std::make_shared<RequestRecord>(HttpRequest());
@@ -184,7 +184,7 @@ TEST(CompletionSession, AWholeAnswerThatDoesNotMeetAStrictSchemaIsAnError) {
 CompletionSession::Options ChatOptions(const std::string& prompt) {
   CompletionSession::Options options = OptionsWithStop("END");
   options.request.chat = true;
-  options.writer = std::make_unique<OpenAiWriter>(ApiAnswer{.chat = true}, /*include_usage=*/false);
+  options.writer = std::make_unique<OpenAiWriter>(ApiAnswer{.chat = true});
   options.request.prompts = {{.text = prompt}};
   options.format = DecodeChatFormat("");
   options.format.thoughts.is_taught = true;
