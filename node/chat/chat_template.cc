@@ -22,7 +22,7 @@ using Calls = TemplateForm::Calls;
 // what the template writes behind it.
 constexpr absl::string_view kContinueMark = "STRATA_CONTINUES_HERE ";
 
-absl::Status CutAtContinueMark(std::string* prompt) {
+absl::Status CutAtContinueMark(absl::string_view content, std::string* prompt) {
   const size_t at = prompt->rfind(absl::StripAsciiWhitespace(kContinueMark));
   if (at == std::string::npos) {
     return absl::InvalidArgumentError(
@@ -31,7 +31,11 @@ absl::Status CutAtContinueMark(std::string* prompt) {
   // A template that strips spaces around a message does so around the part that is given.
   const bool keeps_spaces = absl::StartsWith(absl::string_view(*prompt).substr(at), kContinueMark);
   prompt->resize(at);
-  if (!keeps_spaces) absl::StripTrailingAsciiWhitespace(prompt);
+  if (!keeps_spaces) {
+    const absl::string_view spaces =
+        content.substr(absl::StripTrailingAsciiWhitespace(content).size());
+    if (absl::EndsWith(*prompt, spaces)) prompt->resize(at - spaces.size());
+  }
   return absl::OkStatus();
 }
 
@@ -176,7 +180,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     }
     if (!text.ok()) return text.status();
     if (options.continues_last) {
-      if (absl::Status status = CutAtContinueMark(&*text); !status.ok()) return status;
+      if (absl::Status status = CutAtContinueMark(given.back().content, &*text); !status.ok()) return status;
     }
     Prompt prompt = {.text = *std::move(text), .tools_in_words = !form_.tools};
     prompt.has_bos = !bos_.empty() && absl::StartsWith(prompt.text, bos_);
