@@ -402,7 +402,8 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
   auto planned = PlanModel(planning, sized.source(), placement);
   if (there.has_value()) return *there;
   if (!planned.ok()) return failed(planned.status());
-  // A context that was chosen is kept by later plans of the model, here and on the next coordinator.
+  // A context that was chosen is kept by later plans of the model, here and on the next
+  // coordinator.
   const uint32_t n_ctx = (*planned)->inputs.request.cache.n_ctx;
   sized.mutable_placement()->set_n_ctx(n_ctx);
   placement.set_n_ctx(n_ctx);

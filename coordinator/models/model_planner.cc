@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "coordinator/models/node_match.h"
 #include "coordinator/models/reusable_stages.h"
-#include "coordinator/planner/placement_options.h"
 #include "coordinator/planner/context_choice.h"
+#include "coordinator/planner/placement_options.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/unit_text.h"
 #include "coordinator/request/request_status.h"
@@ -609,9 +609,7 @@ MoveBenefit BenefitOf(double gain, bool has_fewer_stages) {
   return gain >= kIdleGainMin || merges ? MoveBenefit::kMovingIdle : MoveBenefit::kNothing;
 }
 
-double GainOf(const Plan& from, const Plan& to) {
-  return 1 - SecondsOf(to) / SecondsOf(from);
-}
+double GainOf(const Plan& from, const Plan& to) { return 1 - SecondsOf(to) / SecondsOf(from); }
 
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
                                                         const wire::ModelSource& source,

@@ -59,9 +59,8 @@ bool IsAllowed(const HttpRequest& request, const BrowserPolicy& policy) {
   const absl::string_view origin = request.Header("origin");
   if (origin.empty()) return false;
   return (request.to_loopback && IsOfThisMachine(origin)) ||
-         absl::c_any_of(policy.origins, [origin](const std::string& pattern) {
-           return Matches(origin, pattern);
-         });
+         absl::c_any_of(policy.origins,
+                        [origin](const std::string& pattern) { return Matches(origin, pattern); });
 }
 
 absl::Status CheckOrigin(const std::string& origin) {
@@ -157,10 +156,9 @@ absl::Status CheckBrowser(const HttpRequest& request, const BrowserPolicy& polic
         return absl::EqualsIgnoreCase(name, HostOf(host));
       });
   if (request.to_loopback && !host.empty() && !is_known) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("this machine is not called ", host,
-                     " here: use localhost or 127.0.0.1, or start this node with --allow-host ",
-                     HostOf(host)));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "this machine is not called ", host,
+        " here: use localhost or 127.0.0.1, or start this node with --allow-host ", HostOf(host)));
   }
   return absl::OkStatus();
 }
@@ -196,8 +194,7 @@ HttpResponse AnswerPreflight(const HttpRequest& request, absl::string_view metho
 }
 
 std::shared_ptr<HttpResponder> WithOrigin(std::shared_ptr<HttpResponder> to,
-                                          const HttpRequest& request,
-                                          const BrowserPolicy& policy) {
+                                          const HttpRequest& request, const BrowserPolicy& policy) {
   const absl::string_view origin = request.Header("origin");
   if (origin.empty() && policy.origins.empty()) return to;
   return std::make_shared<OriginResponder>(std::move(to),

@@ -28,7 +28,7 @@ class HttpApi {
   struct Options {
     std::string node_id;
     std::string node_name;
-    ApiTokens* tokens = nullptr;  // of the permitted clients; null: all are permitted
+    ApiTokens* tokens = nullptr;     // of the permitted clients; null: all are permitted
     ErrorForm error_form = nullptr;  // of paths that no dialect has
     BrowserPolicy browsers;
   };

@@ -158,8 +158,8 @@ void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char*
   for (const Json* each : list) {
     const auto* text = each->get_ptr<const std::string*>();
     if (text == nullptr || text->size() > kApiStopBytesMax) {
-      fields->Wrong(name, absl::StrCat("must be a string or several, of at most ",
-                                       kApiStopBytesMax, " bytes each"));
+      fields->Wrong(name, absl::StrCat("must be a string or several, of at most ", kApiStopBytesMax,
+                                       " bytes each"));
       return;
     }
     if (text->empty()) continue;  // some clients send an empty setting

@@ -180,7 +180,8 @@ class ChatTemplate::Impl final : public ChatTemplate {
     }
     if (!text.ok()) return text.status();
     if (options.continues_last) {
-      if (absl::Status status = CutAtContinueMark(given.back().content, &*text); !status.ok()) return status;
+      if (absl::Status status = CutAtContinueMark(given.back().content, &*text); !status.ok())
+        return status;
     }
     Prompt prompt = {.text = *std::move(text), .tools_in_words = !form_.tools};
     prompt.has_bos = !bos_.empty() && absl::StartsWith(prompt.text, bos_);

@@ -226,8 +226,7 @@ std::vector<MessageFit> FitsFor(const std::vector<ChatMessage>& messages) {
     foreign_ids |= message.role == "tool" && !IsShortId(message.call_id);
     for (const ChatToolCall& call : message.calls) foreign_ids |= !IsShortId(call.id);
   }
-  const bool has_thoughts =
-      std::any_of(messages.begin(), messages.end(), HasThoughtTextAndCalls);
+  const bool has_thoughts = std::any_of(messages.begin(), messages.end(), HasThoughtTextAndCalls);
   std::vector<MessageFit> fits;
   using enum MessageFit::System;
   for (const MessageFit::System system : {kAsGiven, kFirst, kInUser}) {

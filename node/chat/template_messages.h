@@ -16,8 +16,9 @@ struct TemplateForm {
   bool system_in_user = false;  // the template leaves system messages out
   bool one_call = false;        // it leaves out all calls of a message but the first
   bool tools = false;           // it has a form for tools; else they are described in words
-  bool null_tools = true;  // without tools the variable is null, as Transformers has it; else not set
-  bool null_content = false;    // a message that only calls has no content
+  bool null_tools =
+      true;  // without tools the variable is null, as Transformers has it; else not set
+  bool null_content = false;  // a message that only calls has no content
   enum class Calls { kWords, kText, kObject };
   Calls calls = Calls::kWords;                  // the form of the arguments of an assistant's calls
   bool answers = false;                         // it has a form for tools' messages

@@ -113,7 +113,8 @@ void AddGenerateFlags(CLI::App* verb, GenerateFlags* options) {
 }
 
 void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
-  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: as many as fit, up to the model's own)")
+  verb->add_option("--ctx", *n_ctx,
+                   "Positions of the context (default: as many as fit, up to the model's own)")
       ->check(Between(1, 1 << 24))
       ->type_name("N");
   verb->add_flag("--unverified", *unverified,

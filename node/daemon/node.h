@@ -60,16 +60,16 @@ struct NodeOptions {
   std::string cluster = "default";
   // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
   std::string http;
-  bool http_any_port = false;                // if that port is taken, any other is used
-  // Port at which the HTTP API listens as well, on the same host, for clients of Ollama; 0: any free
-  // one; unset: none. A port that is taken is a warning.
+  bool http_any_port = false;  // if that port is taken, any other is used
+  // Port at which the HTTP API listens as well, on the same host, for clients of Ollama; 0: any
+  // free one; unset: none. A port that is taken is a warning.
   std::optional<uint16_t> ollama_port;
-  bool any_model = false;  // requests for a model that is not loaded get the only one that is
-  bool http_no_auth = false;                 // no client needs a token, wherever it listens
-  std::string http_certificate;              // PEM; the API then uses HTTPS; empty: HTTP
-  std::string http_key;                      // PEM, of that certificate
-  BrowserPolicy browsers;  // of the HTTP API
-  std::vector<std::string> peers;            // host:port of nodes to look for, besides mDNS
+  bool any_model = false;        // requests for a model that is not loaded get the only one that is
+  bool http_no_auth = false;     // no client needs a token, wherever it listens
+  std::string http_certificate;  // PEM; the API then uses HTTPS; empty: HTTP
+  std::string http_key;          // PEM, of that certificate
+  BrowserPolicy browsers;        // of the HTTP API
+  std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port announced to others instead of the interfaces'
   bool mdns = true;
@@ -168,9 +168,9 @@ class Node {
   std::unique_ptr<ListeningServer> server_;
   std::string http_url_, ollama_url_;
   std::unique_ptr<ApiBackend> api_backend_;
-  std::unique_ptr<HttpApi> api_;       // null: no HTTP
-  std::unique_ptr<ApiTokens> tokens_;  // the API's; null: no token is needed
-  std::unique_ptr<HttpServer> http_;   // the same
+  std::unique_ptr<HttpApi> api_;        // null: no HTTP
+  std::unique_ptr<ApiTokens> tokens_;   // the API's; null: no token is needed
+  std::unique_ptr<HttpServer> http_;    // the same
   std::unique_ptr<HttpServer> ollama_;  // null: no port for Ollama's clients
   std::thread shutdown_;
 };

@@ -237,9 +237,8 @@ int RunServer(const Load& load) {
       return;
     }
     CompletionSession::Options call;
-    call.writer = std::make_unique<OpenAiWriter>(
-        ApiAnswer{
-            .chat = false, .id = "cmpl-0123456789abcdef01234567", .created_s = 1, .model = "m"});
+    call.writer = std::make_unique<OpenAiWriter>(ApiAnswer{
+        .chat = false, .id = "cmpl-0123456789abcdef01234567", .created_s = 1, .model = "m"});
     call.request_id = http.id;
     call.client = http.client;
     call.tokens_max = request->tokens_max.value_or(1);

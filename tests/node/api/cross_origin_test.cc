@@ -38,9 +38,10 @@ TEST(CrossOrigin, OriginsAreAsBrowsersWriteThem) {
                             "chrome-extension://abcdefghijklmnop", "chrome-extension://*",
                             "http://192.168.1.5:*"}),
               IsOk());
-  for (const char* bad : {"", "chat.example", "https://", "://x", "https://chat.example/",
-                          "https://Chat.example", "https://a b", "https://*.example", "https://*", "http://*:*",
-                          "https://me@x", "https://a,https://b", "https://a\r\nX: y"}) {
+  for (const char* bad :
+       {"", "chat.example", "https://", "://x", "https://chat.example/", "https://Chat.example",
+        "https://a b", "https://*.example", "https://*", "http://*:*", "https://me@x",
+        "https://a,https://b", "https://a\r\nX: y"}) {
     EXPECT_THAT(CheckOrigins({bad}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--allow-origin")))
         << bad;
@@ -76,26 +77,26 @@ TEST(CrossOrigin, AnyPortAndAnyExtensionMayBeAllowed) {
     EXPECT_THAT(CheckBrowser(From(mine), policy), IsOk()) << mine;
   }
   for (const char* other :
-       {"http://192.168.1.50", "http://192.168.1.5:evil.example", "http://192.168.1.5:",
-        "https://192.168.1.5", "chrome-extension://ab"}) {
+       {"http://192.168.1.50", "http://192.168.1.5:evil.example",
+        "http://192.168.1.5:", "https://192.168.1.5", "chrome-extension://ab"}) {
     EXPECT_THAT(CheckBrowser(From(other), policy), StatusIs(absl::StatusCode::kPermissionDenied))
         << other;
   }
 }
 
 TEST(CrossOrigin, PagesOfThisMachinesProgramsMayUseLoopback) {
-  for (const char* mine : {"http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443",
-                           "app://obsidian.md", "tauri://localhost", "http://tauri.localhost",
-                           "vscode-webview://abc"}) {
+  for (const char* mine :
+       {"http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", "app://obsidian.md",
+        "tauri://localhost", "http://tauri.localhost", "vscode-webview://abc"}) {
     HttpRequest request = From(mine);
     EXPECT_THAT(CheckBrowser(request, {}), StatusIs(absl::StatusCode::kPermissionDenied)) << mine;
     request.to_loopback = true;
     request.headers[0].second = "localhost:7080";
     EXPECT_THAT(CheckBrowser(request, {}), IsOk()) << mine;
   }
-  for (const char* other : {"https://chat.example", "http://localhost.evil.example",
-                            "http://localhost:3000.evil.example", "chrome-extension://ab", "null",
-                            "application://x"}) {
+  for (const char* other :
+       {"https://chat.example", "http://localhost.evil.example",
+        "http://localhost:3000.evil.example", "chrome-extension://ab", "null", "application://x"}) {
     HttpRequest request = From(other);
     request.to_loopback = true;
     request.headers[0].second = "localhost:7080";

@@ -89,9 +89,9 @@ TEST(ChatFormat, KimiNamesOnlyTheListOfTools) {
 }
 
 TEST(ChatFormat, WhatEndsTheTurnIsNoPartOfACall) {
-  const ChatFormat format = Learned(Template(
-      "<call>{{ c.function.name }}<with>{{ c.function.arguments | tojson }}</call>"
-      "<|tool_response>"));
+  const ChatFormat format =
+      Learned(Template("<call>{{ c.function.name }}<with>{{ c.function.arguments | tojson }}</call>"
+                       "<|tool_response>"));
   EXPECT_EQ(format.calls.arguments_close + format.calls.call_close, "</call>");
 }
 

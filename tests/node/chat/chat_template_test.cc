@@ -70,16 +70,17 @@ TEST(ChatTemplate, AMessageThatIsLeftOutCannotBeContinued) {
 // What a template writes behind a message may have the message's text, too.
 TEST(ChatTemplate, AContinuedMessageEndsWhereItsTextEnds) {
   for (const char* begun : {"<", "im", "|", "end", " <|im_end|> <", ""}) {
-    const auto prompt =
-        Render(kChatMl, {{.role = "user", .content = "Who?"}, {.role = "assistant", .content = begun}},
-               {}, {.continues_last = true});
+    const auto prompt = Render(
+        kChatMl, {{.role = "user", .content = "Who?"}, {.role = "assistant", .content = begun}}, {},
+        {.continues_last = true});
     ASSERT_TRUE(prompt.ok()) << prompt.status();
     EXPECT_EQ(prompt->text,
               absl::StrCat("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n",
                            absl::StripAsciiWhitespace(begun)));
   }
-  const auto spaces = Render("{% for m in messages %}[{{ m.content }}]{% endfor %}",
-                             {{.role = "assistant", .content = "a "}}, {}, {.continues_last = true});
+  const auto spaces =
+      Render("{% for m in messages %}[{{ m.content }}]{% endfor %}",
+             {{.role = "assistant", .content = "a "}}, {}, {.continues_last = true});
   ASSERT_TRUE(spaces.ok()) << spaces.status();
   EXPECT_EQ(spaces->text, "[a ");
 }
