@@ -36,9 +36,9 @@ void LengthenContext(uint32_t n_ctx_max, PlanRequest* request, Plan* plan) {
   uint64_t cache_bytes = 0;
   for (const PlannedStage& stage : plan->stages) cache_bytes += stage.cache_bytes;
   if (n_ctx >= n_ctx_max || cache_bytes == 0 || request->cache.shares_cells()) return;
-  const double fits =
-      static_cast<double>(n_ctx) *
-      (1 + static_cast<double>(BytesLeft(*request, *plan) / 2) / static_cast<double>(cache_bytes));
+  const double growth =
+      static_cast<double>(BytesLeft(*request, *plan)) / 2 / static_cast<double>(cache_bytes);
+  const double fits = static_cast<double>(n_ctx) * (1 + growth);
   uint32_t longer = static_cast<uint32_t>(std::min<double>(n_ctx_max, fits));
   while (true) {
     if (longer < n_ctx_max) longer -= longer % kContextStep;
