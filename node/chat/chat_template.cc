@@ -20,7 +20,7 @@ using Calls = TemplateForm::Calls;
 // Put behind the text of a message that is to be continued: the prompt ends there. Transformers'
 // apply_chat_template finds the place in this way, too; by its text the message might be found in
 // what the template writes behind it.
-constexpr absl::string_view kContinueMark = "STRATA_CONTINUES_HERE ";
+constexpr absl::string_view kContinueMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 absl::Status CutAtContinueMark(absl::string_view content, std::string* prompt) {
   const size_t at = prompt->rfind(absl::StripAsciiWhitespace(kContinueMark));
