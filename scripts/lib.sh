@@ -17,8 +17,8 @@ fi
 strata_cache=${STRATA_CACHE_DIR:-$strata_home/.cache/strata}
 strata_root=${STRATA_ROOT_DIR:-$strata_cache/forky}
 strata_log_dir=$strata_cache/log
-# Where scripts/setup has put minja on macOS.
-[[ $(uname -s) != Darwin ]] || export CMAKE_PREFIX_PATH=$strata_cache/minja${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+# Where scripts/setup has put Jinja2 on macOS.
+[[ $(uname -s) != Darwin ]] || export PYTHONPATH=$strata_cache/python${PYTHONPATH:+:$PYTHONPATH}
 
 say() { echo "$strata_me: $*" >&2; }
 die() {
@@ -59,15 +59,15 @@ strata_packages() {
   local names
   case $OSTYPE:$1 in
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc openssl protobuf abseil libuv cli11
-      nlohmann-json blake3 boost ftxui llama.cpp" ;;
+      nlohmann-json blake3 boost ftxui llama.cpp python" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
     darwin*:bench | darwin*:gpu | darwin*:verbs) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
-      libcli11-dev nlohmann-json3-dev libboost-dev libminja-dev libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
+      libcli11-dev nlohmann-json3-dev libboost-dev libpython3-dev python3 python3-jinja2 libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
       libggml-dev" ;;
-    *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
+    *:test) names="libgtest-dev libgmock-dev libbenchmark-dev libnlohmann-json-schema-validator-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
       llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;

@@ -19,7 +19,7 @@ namespace strata {
 
 // The bounds of the desired state that a coordinator leaves to the next one; more is refused.
 inline constexpr size_t kDesiredStatesMax = 16;
-inline constexpr size_t kDesiredStateBytesMax = 4096;  // each
+inline constexpr size_t kDesiredStateBytesMax = 72 * 1024;  // each; with a chat template
 
 // 128 bits; all zero is nobody.
 struct NodeId {

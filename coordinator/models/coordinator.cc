@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "coordinator/models/chat_templates.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/models/reusable_stages.h"
@@ -63,6 +64,14 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
     return differs("--flash-attention");
   }
   if (wanted.exact() && !spec.exact()) return differs("promise (--exact)");
+  const auto wants_template = [](const wire::LoadModelRequest& load) {
+    return !load.chat_template().empty() || !load.chat_template_name().empty();
+  };
+  if (wants_template(request) &&
+      (request.chat_template() != deployment->request().chat_template() ||
+       request.chat_template_name() != deployment->request().chat_template_name())) {
+    return differs("--chat-template");
+  }
   if (wanted.kv_cells() != 0 && wanted.kv_cells() != cache.kv_cells) return differs("--kv-cells");
   return absl::OkStatus();
 }
@@ -357,6 +366,9 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
     return why;
   };
   planning.on_headers = [&](const ModelFile& model) {
+    if (auto templates = ChatTemplatesOf(model.header(), request); !templates.ok()) {
+      return templates.status();
+    }
     DeploymentPtr found;
     {
       absl::MutexLock lock(mu_);
@@ -390,6 +402,11 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
   auto planned = PlanModel(planning, sized.source(), placement);
   if (there.has_value()) return *there;
   if (!planned.ok()) return failed(planned.status());
+  // A context that was chosen is kept by later plans of the model, here and on the next
+  // coordinator.
+  const uint32_t n_ctx = (*planned)->inputs.request.cache.n_ctx;
+  sized.mutable_placement()->set_n_ctx(n_ctx);
+  placement.set_n_ctx(n_ctx);
   auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
                                       /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return failed(deployment.status());

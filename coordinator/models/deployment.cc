@@ -25,13 +25,6 @@ constexpr int64_t kSelfTestsMs = 3'000;
 // For the steps in flight when another deployment takes over: chunks of prompts take a slow machine
 // many seconds, and longer still where they are fed again. A worker that hangs is noticed earlier.
 constexpr std::chrono::seconds kQuiesceTimeout(60);
-// A longer chat template is left out.
-constexpr size_t kChatTemplateBytesMax = 256 * 1024;
-
-std::string ChatTemplateOf(const ModelFile& model) {
-  std::string text = model.header().GetString("tokenizer.chat_template").value_or("");
-  return text.size() <= kChatTemplateBytesMax ? ValidUtf8(text) : "";
-}
 
 // Of "tokenizer.ggml.bos_token_id" and the like.
 std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
@@ -52,7 +45,9 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
     : options_(std::move(options)),
       planned_(std::move(planned)),
       name_(planned_->model->name()),
-      chat_template_(ChatTemplateOf(*planned_->model)),
+      // An error was the load's (Coordinator::LoadNow).
+      chat_templates_(
+          ChatTemplatesOf(planned_->model->header(), options_.request).value_or(ChatTemplates())),
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
       engine_(options_.inherited != nullptr
@@ -676,7 +671,8 @@ wire::ModelStatus Deployment::Status() {
   status.set_exact(request.cache.exact);
   status.set_requests_running(stats.running);
   status.set_requests_waiting(stats.waiting);
-  status.set_chat_template(chat_template_);
+  status.set_chat_template(chat_templates_.usual);
+  status.set_tools_chat_template(chat_templates_.with_tools);
   status.set_bos_text(bos_text_);
   status.set_eos_text(eos_text_);
   for (wire::ModelStage& stage : Stages()) {

@@ -24,6 +24,7 @@
 #include "coordinator/generation/generation_engine.h"
 #include "coordinator/generation/pipeline.h"
 #include "coordinator/generation/remote_tokenizer.h"
+#include "coordinator/models/chat_templates.h"
 #include "coordinator/models/model_planner.h"
 #include "coordinator/models/self_test_file.h"
 #include "proto/coordinator.pb.h"
@@ -201,7 +202,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const Options options_;
   const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
   const PrintableText name_;
-  const std::string chat_template_, bos_text_, eos_text_;
+  const ChatTemplates chat_templates_;
+  const std::string bos_text_, eos_text_;
   const std::shared_ptr<GenerationEngine> engine_;  // shared with its calls and the next deployment
 
   absl::Mutex load_mu_;                 // Load(), Unload…() and Diagnose(): one at a time

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "coordinator/models/node_match.h"
 #include "coordinator/models/reusable_stages.h"
+#include "coordinator/planner/context_choice.h"
 #include "coordinator/planner/placement_options.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/unit_text.h"
@@ -266,6 +267,14 @@ absl::Status LimitDisks(const std::vector<CapacityLimit>& limits, const SliceOpt
   return absl::OkStatus();
 }
 
+// The longest context that the model was made for.
+uint32_t TrainedContext(const ModelFile& model) {
+  const uint64_t trained = model.header()
+                               .GetInteger(absl::StrCat(model.architecture(), ".context_length"))
+                               .value_or(512);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(trained, 16, kContextChosenMax));
+}
+
 uint32_t SeqsFor(const wire::PlacementOptions& placement) {
   return std::max(1u, placement.n_seqs());
 }
@@ -373,6 +382,9 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
+  if (placement.n_ctx() == 0 && options.reuse == PlanningOptions::Reuse::kIgnored) {
+    LengthenContext(TrainedContext(*planned->model), &request, &planned->plan);
+  }
   MatchLoaded(loaded, options.reuse, planned);
   if (auto s = FindHolders(slice, planned); !s.ok()) return s;
   return options.beside ? FitsBeside(std::move(left), *planned) : absl::OkStatus();
@@ -436,11 +448,7 @@ absl::Status NamePlace(const PlannedModel& planned, absl::string_view option, bo
 }
 
 uint32_t ContextFor(uint32_t requested, const ModelFile& model) {
-  if (requested != 0) return requested;
-  const uint64_t trained = model.header()
-                               .GetInteger(absl::StrCat(model.architecture(), ".context_length"))
-                               .value_or(512);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(trained, 16, kContextDefaultMax));
+  return requested != 0 ? requested : std::min(TrainedContext(model), kContextDefaultMax);
 }
 
 const NodeReport& PlannedModel::NodeOf(const PlannedStage& stage) const {
@@ -601,13 +609,7 @@ MoveBenefit BenefitOf(double gain, bool has_fewer_stages) {
   return gain >= kIdleGainMin || merges ? MoveBenefit::kMovingIdle : MoveBenefit::kNothing;
 }
 
-double GainOf(const Plan& from, const Plan& to) {
-  const auto seconds = [](const Plan& plan) {
-    return plan.objective == Objective::kLatency ? plan.times.front().step_s
-                                                 : plan.times.back().slowest_s;
-  };
-  return 1 - seconds(to) / seconds(from);
-}
+double GainOf(const Plan& from, const Plan& to) { return 1 - SecondsOf(to) / SecondsOf(from); }
 
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
                                                         const wire::ModelSource& source,

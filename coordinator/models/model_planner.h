@@ -23,10 +23,12 @@
 
 namespace strata {
 
-// The longest context unless a request says otherwise: its cache takes memory on every node.
+// The context that is planned for first where nobody asks for one; a longer one is chosen where
+// there is memory for it (coordinator/planner/context_choice.h).
 inline constexpr uint32_t kContextDefaultMax = 4096;
+inline constexpr uint32_t kContextChosenMax = 1u << 20;
 
-// The positions to plan for: `requested`, or if that is 0 the model's own, at most
+// The positions to plan for first: `requested`, or if that is 0 the model's own, at most
 // kContextDefaultMax.
 uint32_t ContextFor(uint32_t requested, const ModelFile& model);
 

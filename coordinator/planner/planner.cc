@@ -258,4 +258,9 @@ absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request,
   return Finish(plain, problem, solution);
 }
 
+double SecondsOf(const Plan& plan) {
+  return plan.objective == Objective::kLatency ? plan.times.front().step_s
+                                               : plan.times.back().slowest_s;
+}
+
 }  // namespace strata

@@ -27,6 +27,9 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 // there is no room for the rest around them; else as MakePlan().
 absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request, const std::vector<KeptStage>& kept);
 
+// The time of a step, or of its slowest part, as the plan's objective wants it short.
+double SecondsOf(const Plan& plan);
+
 // "node-1" or, where the node has several devices, "node-1/CUDA0".
 std::string PlaceName(const PlanRequest& request, size_t device);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -24,8 +25,42 @@ std::string HostOf(absl::string_view authority) {
   return host;
 }
 
-bool IsListed(absl::string_view origin, const std::vector<std::string>& allowed) {
-  return !origin.empty() && std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
+bool IsOfWeb(absl::string_view scheme) { return scheme == "http" || scheme == "https"; }
+
+struct Origin {
+  absl::string_view scheme, host;  // the host with its port
+};
+Origin Split(absl::string_view origin) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(origin, absl::MaxSplits("://", 1));
+  return {parts.first, parts.second};
+}
+
+bool Matches(absl::string_view origin, absl::string_view pattern) {
+  if (!absl::ConsumeSuffix(&pattern, "*")) return origin == pattern;
+  if (absl::EndsWith(pattern, "://")) return absl::StartsWith(origin, pattern);
+  absl::string_view rest = origin;  // any port, or none
+  const absl::string_view host = absl::StripSuffix(pattern, ":");
+  if (!absl::ConsumePrefix(&rest, host)) return false;
+  return rest.empty() || (absl::ConsumePrefix(&rest, ":") && !rest.empty() &&
+                          absl::c_all_of(rest, absl::ascii_isdigit));
+}
+
+// Pages of programs on this machine: those that it serves itself, and those of desktop programs,
+// whose origins no site can have.
+bool IsOfThisMachine(absl::string_view origin) {
+  const auto [scheme, host] = Split(origin);
+  if (scheme == "app" || scheme == "tauri" || scheme == "vscode-webview") return true;
+  // On Windows the desktop shell of tauri:// has this host, which resolves to loopback.
+  return IsOfWeb(scheme) && (IsLoopbackHost(HostOf(host)) || host == "tauri.localhost");
+}
+
+bool IsAllowed(const HttpRequest& request, const BrowserPolicy& policy) {
+  const absl::string_view origin = request.Header("origin");
+  if (origin.empty()) return false;
+  return (request.to_loopback && IsOfThisMachine(origin)) ||
+         absl::c_any_of(policy.origins,
+                        [origin](const std::string& pattern) { return Matches(origin, pattern); });
 }
 
 absl::Status CheckOrigin(const std::string& origin) {
@@ -36,21 +71,20 @@ absl::Status CheckOrigin(const std::string& origin) {
                       : ": is what pages from anywhere may say, those in sandboxes and in files",
         "; list the origins of those that may"));
   }
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(origin, absl::MaxSplits("://", 1));
+  auto [scheme, host] = Split(origin);
+  if (!absl::ConsumeSuffix(&host, ":*") && !IsOfWeb(scheme) && host == "*") host = "any";
   const auto is_plain = [](char c) {
     return absl::ascii_islower(static_cast<unsigned char>(c)) ||
            absl::ascii_isdigit(static_cast<unsigned char>(c)) || absl::StrContains("-._:[]+", c);
   };
-  if (origin.size() <= kOriginBytesMax && !parts.first.empty() && !parts.second.empty() &&
-      std::all_of(parts.first.begin(), parts.first.end(), is_plain) &&
-      std::all_of(parts.second.begin(), parts.second.end(), is_plain)) {
+  if (origin.size() <= kOriginBytesMax && !scheme.empty() && !host.empty() &&
+      absl::c_all_of(scheme, is_plain) && absl::c_all_of(host, is_plain)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "--allow-origin ", origin,
-      ": must be an origin as browsers write it, in lower case: https://chat.example or "
-      "http://localhost:3000, without a path"));
+      ": must be an origin as browsers write it, in lower case and without a path: "
+      "https://chat.example, http://192.168.1.5:* for any port, chrome-extension://*"));
 }
 
 class OriginResponder final : public HttpResponder {
@@ -82,33 +116,55 @@ class OriginResponder final : public HttpResponder {
 
 }  // namespace
 
-absl::Status CheckOrigins(const std::vector<std::string>& origins) {
-  if (origins.size() > kAllowedOriginsMax) {
+absl::Status CheckPolicy(const BrowserPolicy& policy) {
+  if (policy.origins.size() > kAllowedOriginsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("--allow-origin: may be given ", kAllowedOriginsMax, " times"));
   }
-  for (const std::string& origin : origins) {
+  for (const std::string& origin : policy.origins) {
     if (absl::Status status = CheckOrigin(origin); !status.ok()) return status;
   }
+  if (policy.hosts.size() > kAllowedHostsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--allow-host: may be given ", kAllowedHostsMax, " times"));
+  }
+  for (const std::string& host : policy.hosts) {
+    const bool is_name = !host.empty() && host.size() <= kOriginBytesMax &&
+                         absl::c_all_of(host, [](unsigned char c) {
+                           return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
+                         });
+    if (!is_name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--allow-host ", host,
+                       ": must be a host's name without a port, as host.docker.internal"));
+    }
+  }
   return absl::OkStatus();
 }
 
-absl::Status CheckBrowser(const HttpRequest& request, const std::vector<std::string>& allowed) {
+absl::Status CheckBrowser(const HttpRequest& request, const BrowserPolicy& policy) {
   const absl::string_view host = request.Header("host");
   absl::string_view origin = request.Header("origin");
-  if (!origin.empty() && !IsListed(origin, allowed) &&
+  if (!origin.empty() && !IsAllowed(request, policy) &&
       !(absl::ConsumePrefix(&origin, request.secure ? "https://" : "http://") && origin == host)) {
-    return absl::PermissionDeniedError("pages of other sites may not use this API");
-  }
-  if (request.to_loopback && !host.empty() && !IsLoopbackHost(HostOf(host))) {
     return absl::PermissionDeniedError(
-        absl::StrCat("this machine is not called ", host, " here: use localhost or 127.0.0.1"));
+        "pages of other sites may not use this API; start this node with --allow-origin and the "
+        "page's origin to let it");
+  }
+  const bool is_known =
+      IsLoopbackHost(HostOf(host)) || absl::c_any_of(policy.hosts, [&](const std::string& name) {
+        return absl::EqualsIgnoreCase(name, HostOf(host));
+      });
+  if (request.to_loopback && !host.empty() && !is_known) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "this machine is not called ", host,
+        " here: use localhost or 127.0.0.1, or start this node with --allow-host ", HostOf(host)));
   }
   return absl::OkStatus();
 }
 
-bool IsPreflight(const HttpRequest& request, const std::vector<std::string>& allowed) {
-  return request.method == "OPTIONS" && IsListed(request.Header("origin"), allowed) &&
+bool IsPreflight(const HttpRequest& request, const BrowserPolicy& policy) {
+  return request.method == "OPTIONS" && IsAllowed(request, policy) &&
          !request.Header("access-control-request-method").empty();
 }
 
@@ -138,12 +194,11 @@ HttpResponse AnswerPreflight(const HttpRequest& request, absl::string_view metho
 }
 
 std::shared_ptr<HttpResponder> WithOrigin(std::shared_ptr<HttpResponder> to,
-                                          const HttpRequest& request,
-                                          const std::vector<std::string>& allowed) {
-  if (allowed.empty()) return to;
+                                          const HttpRequest& request, const BrowserPolicy& policy) {
   const absl::string_view origin = request.Header("origin");
+  if (origin.empty() && policy.origins.empty()) return to;
   return std::make_shared<OriginResponder>(std::move(to),
-                                           std::string(IsListed(origin, allowed) ? origin : ""));
+                                           std::string(IsAllowed(request, policy) ? origin : ""));
 }
 
 }  // namespace strata

@@ -17,12 +17,15 @@ struct ChatMessage {
   std::string name = {};                 // may be empty
   std::vector<ChatToolCall> calls = {};  // of an assistant
   std::string call_id = {};              // of a tool: the id of the call that it answers
+  std::string reasoning = {};            // of an assistant: what it thought before; may be empty
 };
 
 struct ChatTool {
   std::string name;
   std::string json;        // the whole object, as the client wrote it
   std::string parameters;  // a JSON Schema's text; empty: any object
+  std::string path = {};   // of `parameters` in the request, for errors
+  bool strict = false;     // arguments that do not meet it are an error
 };
 struct ChatTools {
   std::vector<ChatTool> list;

@@ -1,149 +1,55 @@
 #include "node/chat/chat_template.h"
 
-#include <algorithm>
-#include <exception>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "minja/minja.hpp"
-#include "transport/base/utf8.h"
+#include "nlohmann/json.hpp"
+#include "node/chat/jinja_template.h"
+#include "node/chat/template_messages.h"
 
 namespace strata {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
+using Calls = TemplateForm::Calls;
 
-constexpr size_t kErrorBytesMax = 300;
+// Put behind the text of a message that is to be continued: the prompt ends there. Transformers'
+// apply_chat_template finds the place in this way, too; by its text the message might be found in
+// what the template writes behind it.
+constexpr absl::string_view kContinueMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// The template's own message, on one line; minja adds the place with several lines of source.
-std::string ErrorText(const std::exception& error) {
-  std::string words = error.what();
-  words = words.substr(0, words.find(" at row "));
-  words = absl::StrReplaceAll(words, {{"\n", " "}, {"\r", ""}});
-  if (words.size() > kErrorBytesMax) words = words.substr(0, kErrorBytesMax) + "…";
-  return ValidUtf8(words);
-}
-
-// The features of a template; a missing feature is replaced by words in a message.
-struct Features {
-  bool typed = false;           // content is an array of parts
-  bool system_in_user = false;  // no system messages
-  bool tools = false;
-  enum class Calls { kWords, kText, kObject };
-  Calls calls = Calls::kWords;  // the form of the arguments of an assistant's calls
-  bool answers = false;         // messages of tools
-};
-
-OrderedJson ContentOf(const std::string& content, const Features& features) {
-  if (!features.typed) return content;
-  return OrderedJson::array({{{"type", "text"}, {"text", content}}});
-}
-
-OrderedJson ArgumentsOf(const ChatToolCall& call) {
-  OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
-  return arguments.is_discarded() ? OrderedJson(call.arguments) : arguments;
-}
-
-OrderedJson CallsOf(const std::vector<ChatToolCall>& calls, const Features& features) {
-  OrderedJson list = OrderedJson::array();
-  for (const ChatToolCall& call : calls) {
-    const bool text = features.calls == Features::Calls::kText;
-    list.push_back({{"id", call.id},
-                    {"type", "function"},
-                    {"function",
-                     {{"name", call.name},
-                      {"arguments", text ? OrderedJson(call.arguments) : ArgumentsOf(call)}}}});
-  }
-  return list;
-}
-
-std::string CallsInWords(const std::vector<ChatToolCall>& calls) {
-  std::string words;
-  for (const ChatToolCall& call : calls) {
-    const OrderedJson json = {{"name", call.name}, {"arguments", ArgumentsOf(call)}};
-    absl::StrAppend(&words, words.empty() ? "" : "\n", "<tool_call>\n",
-                    json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
-                    "\n</tool_call>");
-  }
-  return words;
-}
-
-std::string ToolsInWords(const ChatTools& tools) {
-  std::string words = "You may call these functions, each described by a line of JSON:\n<tools>\n";
-  for (const ChatTool& tool : tools.list) absl::StrAppend(&words, tool.json, "\n");
-  absl::StrAppend(&words,
-                  "</tools>\nTo call one, answer with its name and its arguments, an object, "
-                  "like this:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n"
-                  "</tool_call>");
-  return words;
-}
-
-OrderedJson MessageOf(const ChatMessage& message, const Features& features) {
-  OrderedJson json = {{"role", message.role}};
-  std::string content = message.content;
-  if (!message.calls.empty() && features.calls == Features::Calls::kWords) {
-    absl::StrAppend(&content, content.empty() ? "" : "\n", CallsInWords(message.calls));
-  } else if (!message.calls.empty()) {
-    json["tool_calls"] = CallsOf(message.calls, features);
-  }
-  if (message.role == "tool") {
-    if (features.answers) {
-      json["tool_call_id"] = message.call_id;
-    } else {
-      json["role"] = "user";
-      content = absl::StrCat("<tool_response>\n", content, "\n</tool_response>");
-    }
-  }
-  json["content"] = ContentOf(content, features);
-  if (!message.name.empty()) json["name"] = message.name;
-  return json;
-}
-
-// Sets the tool's name in tools' messages, which some templates need and clients leave out.
-void NameAnswers(std::vector<ChatMessage>* messages) {
-  std::map<std::string, std::string> names;
-  for (ChatMessage& message : *messages) {
-    for (const ChatToolCall& call : message.calls) names[call.id] = call.name;
-    if (message.role != "tool" || !message.name.empty()) continue;
-    const auto known = names.find(message.call_id);
-    if (known != names.end()) message.name = known->second;
-  }
-}
-
-OrderedJson MessagesOf(const std::vector<ChatMessage>& messages, const Features& features) {
-  OrderedJson json = OrderedJson::array();
-  std::string system;
-  for (const ChatMessage& message : messages) {
-    if (features.system_in_user && message.role == "system") {
-      absl::StrAppend(&system, system.empty() ? "" : "\n", message.content);
-      continue;
-    }
-    ChatMessage merged = message;
-    if (!system.empty() && merged.role == "user") {
-      merged.content = absl::StrCat(system, "\n\n", merged.content);
-      system.clear();
-    }
-    json.push_back(MessageOf(merged, features));
-  }
-  if (!system.empty()) json.push_back(MessageOf({.role = "user", .content = system}, features));
-  return json;
-}
-
-// Offset at which the last message's text ends in the prompt; templates may strip spaces around it.
-absl::StatusOr<size_t> EndOf(absl::string_view content, absl::string_view prompt) {
-  const absl::string_view with_end = absl::StripLeadingAsciiWhitespace(content);
-  const absl::string_view plain = absl::StripAsciiWhitespace(content);
-  const size_t at = prompt.rfind(plain);
-  if (plain.empty() || at == absl::string_view::npos) {
+absl::Status CutAtContinueMark(absl::string_view content, std::string* prompt) {
+  const size_t at = prompt->rfind(absl::StripAsciiWhitespace(kContinueMark));
+  if (at == std::string::npos) {
     return absl::InvalidArgumentError(
         "the model's chat template leaves out the last message, so it cannot be continued");
   }
-  return at + (absl::StartsWith(prompt.substr(at), with_end) ? with_end.size() : plain.size());
+  // A template that strips spaces around a message does so around the part that is given.
+  const bool keeps_spaces = absl::StartsWith(absl::string_view(*prompt).substr(at), kContinueMark);
+  prompt->resize(at);
+  if (!keeps_spaces) {
+    const absl::string_view spaces =
+        content.substr(absl::StripTrailingAsciiWhitespace(content).size());
+    if (absl::EndsWith(*prompt, spaces)) prompt->resize(at - spaces.size());
+  }
+  return absl::OkStatus();
+}
+
+// Messages that show the form that a template takes.
+const std::vector<ChatMessage> kUser = {{.role = "user", .content = "Strata-User"}};
+const std::vector<ChatMessage> kSystem = {{.role = "system", .content = "Strata-System"}, kUser[0]};
+constexpr char kTool[] = "strata_tool", kOtherTool[] = "strata_other";
+const std::vector<ChatToolCall> kTwoCalls = {
+    {.id = "abcdefghi", .name = kTool, .arguments = R"({"strata_key":"x"})"},
+    {.id = "abcdefghj", .name = kOtherTool, .arguments = R"({"strata_key":"y"})"}};
+const std::vector<ChatToolCall> kOneCall = {kTwoCalls[0]};
+
+ChatMessage AnswerTo(const ChatToolCall& call) {
+  return {.role = "tool", .content = "Strata-Answer", .name = call.name, .call_id = call.id};
 }
 
 }  // namespace
@@ -153,93 +59,131 @@ class ChatTemplate::Impl final : public ChatTemplate {
   absl::Status Init(const Source& source) {
     bos_ = source.bos;
     eos_ = source.eos;
-    try {
-      root_ = minja::Parser::parse(
-          source.text,
-          {.trim_blocks = true, .lstrip_blocks = true, .keep_trailing_newline = false});
-    } catch (const std::exception& error) {
+    auto parsed = JinjaTemplate::Parse(source.text);
+    if (absl::IsInvalidArgument(parsed.status())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the model's chat template cannot be read: ", ErrorText(error)));
+          absl::StrCat("the model's chat template cannot be read: ", parsed.status().message()));
     }
-    // Probes the template's features by rendering test messages.
-    const std::vector<ChatMessage> user = {{.role = "user", .content = "Strata-User"}};
-    const std::vector<ChatMessage> both = {{.role = "system", .content = "Strata-System"}, user[0]};
-    const auto shows = [this](const std::vector<ChatMessage>& messages, absl::string_view needle) {
-      const auto prompt = Apply(messages, {}, absl::UnixEpoch(), {});
-      return prompt.ok() && absl::StrContains(*prompt, needle);
-    };
-    if (!shows(user, "Strata-User")) {
-      features_.typed = true;
-      if (!shows(user, "Strata-User")) features_.typed = false;
-    }
-    features_.system_in_user = shows(user, "Strata-User") && !shows(both, "Strata-System");
-    ProbeTools(user);
-    return absl::OkStatus();
+    if (!parsed.ok()) return parsed.status();
+    template_ = *std::move(parsed);
+    // What a probe takes more memory for than there is, a prompt would, too.
+    ProbeContent();
+    ProbeCalls();
+    return exhausted_;
   }
 
  private:
-  void ProbeTools(const std::vector<ChatMessage>& user) {
-    ChatTools tools;
-    tools.list.push_back(
-        {.name = "strata_tool",
-         .json = R"({"type":"function","function":{"name":"strata_tool","description":"d",)"
-                 R"("parameters":{"type":"object","properties":{"strata_key":{"type":"string",)"
-                 R"("description":"d"}},"required":["strata_key"]}}})",
-         .parameters = {}});
-    const auto shows = [this](const std::vector<ChatMessage>& messages, const ChatTools& offered,
-                              std::initializer_list<const char*> needles) {
-      const auto prompt = Apply(messages, offered, absl::UnixEpoch(), {});
-      return prompt.ok() && std::any_of(needles.begin(), needles.end(), [&](const char* needle) {
-               return absl::StrContains(*prompt, needle);
-             });
-    };
-    features_.tools = true;
-    features_.tools = shows(user, tools, {"strata_tool"});
-    const ChatMessage call = {
-        .role = "assistant",
-        .content = "",
-        .calls = {
-            {.id = "abcdefghi", .name = "strata_tool", .arguments = R"({"strata_key":"x"})"}}};
-    for (const auto calls : {Features::Calls::kObject, Features::Calls::kText}) {
-      features_.calls = calls;
-      // Arguments that the template escapes again would teach the model the wrong form.
-      if (shows({user[0], call, user[0]}, {},
-                {"\"strata_key\":", "'strata_key':", "strata_key="}) ||
-          shows({user[0], call}, {}, {"\"strata_key\":", "'strata_key':"})) {
-        break;
-      }
-      features_.calls = Features::Calls::kWords;
+  // The prompt for these messages; unset: the template refuses them.
+  std::optional<std::string> Probe(const std::vector<ChatMessage>& messages) {
+    auto prompt = Apply(messages, {}, absl::UnixEpoch(), {});
+    if (absl::IsResourceExhausted(prompt.status())) exhausted_ = prompt.status();
+    return prompt.ok() ? std::optional(*std::move(prompt)) : std::nullopt;
+  }
+  bool Shows(const std::vector<ChatMessage>& messages, absl::string_view needle) {
+    const auto prompt = Probe(messages);
+    return prompt && absl::StrContains(*prompt, needle);
+  }
+
+  void ProbeContent() {
+    if (!Probe(kUser)) {
+      form_.null_tools = false;
+      form_.null_tools = !Probe(kUser).has_value();
     }
-    const ChatMessage answer = {.role = "tool",
-                                .content = "Strata-Answer",
-                                .name = "strata_tool",
-                                .calls = {},
-                                .call_id = "abcdefghi"};
-    features_.answers = true;
-    features_.answers = features_.calls != Features::Calls::kWords &&
-                        shows({user[0], call, answer}, {}, {"Strata-Answer"});
+    if (!Shows(kUser, "Strata-User")) {
+      form_.typed = true;
+      form_.typed = Shows(kUser, "Strata-User");
+    }
+    const auto with_system = Probe(kSystem);
+    form_.system_in_user = with_system && absl::StrContains(*with_system, "Strata-User") &&
+                           !absl::StrContains(*with_system, "Strata-System");
+    for (const char* field : {"reasoning_content", "reasoning", "thinking"}) {
+      if (!template_->UsesField(field)) continue;
+      form_.reasoning = field;
+      break;
+    }
+  }
+
+  // The first of some conversations with calls that the template takes.
+  std::optional<std::string> ProbeCalled(const std::vector<ChatToolCall>& calls) {
+    const ChatMessage assistant = {.role = "assistant", .content = "", .calls = calls};
+    std::vector<ChatMessage> answered = {kUser[0], assistant};
+    for (const ChatToolCall& call : calls) answered.push_back(AnswerTo(call));
+    const ChatMessage last = {.role = "assistant", .content = "Strata-Last"};
+    std::vector<ChatMessage> ended = answered;
+    ended.insert(ended.end(), {last, kUser[0]});
+    for (const auto& messages :
+         {answered, ended, {kUser[0], assistant}, {kUser[0], assistant, kUser[0]}}) {
+      if (auto prompt = Probe(messages)) return prompt;
+    }
+    return std::nullopt;
+  }
+
+  // Sets the form of arguments; returns the conversation in it. Arguments are objects to Hugging
+  // Face's tokenizers, and text to some templates, which would show an object as Python does, or
+  // escape text again.
+  std::optional<std::string> ProbeArguments() {
+    form_.calls = Calls::kText;
+    auto text = ProbeCalled(kOneCall);
+    form_.calls = Calls::kObject;
+    auto object = ProbeCalled(kOneCall);
+    const bool as_object = object && absl::StrContains(*object, "strata_key") &&
+                           !absl::StrContains(*object, "'strata_key':");
+    const bool as_text = text && absl::StrContains(*text, R"("strata_key":)");
+    if (as_object || (!as_text && (object || !text))) return object;
+    form_.calls = Calls::kText;
+    return text;
+  }
+
+  void ProbeCalls() {
+    form_.tools = template_->UsesVariable("tools");
+    form_.answers = true;
+    std::optional<std::string> shown;
+    const auto shows_call = [&shown] { return shown && absl::StrContains(*shown, kTool); };
+    for (const bool null_content : {false, true}) {
+      form_.null_content = null_content;
+      shown = ProbeArguments();
+      if (shows_call()) break;
+    }
+    if (!shows_call()) {
+      form_.null_content = false;
+      if (!form_.tools) form_.calls = Calls::kWords;
+    }
+    if (!form_.tools) form_.answers = shows_call() && absl::StrContains(*shown, "Strata-Answer");
+    if (!shows_call()) return;
+    const auto both = ProbeCalled(kTwoCalls);
+    form_.one_call =
+        both && absl::StrContains(*both, kTool) && !absl::StrContains(*both, kOtherTool);
   }
 
   absl::StatusOr<Prompt> RenderAll(const std::vector<ChatMessage>& given, const ChatTools& tools,
                                    absl::Time now, const RenderOptions& options) const override {
     std::vector<ChatMessage> messages = given;
     NameAnswers(&messages);
-    if (tools.offered() && !features_.tools) {
-      const std::string words = ToolsInWords(tools);
-      if (messages[0].role == "system") {
-        absl::StrAppend(&messages[0].content, "\n\n", words);
-      } else {
-        messages.insert(messages.begin(), {.role = "system", .content = words});
+    if (tools.offered() && !form_.tools) DescribeTools(tools, &messages);
+    if (options.continues_last) absl::StrAppend(&messages.back().content, kContinueMark);
+    const MessageFit usual = {.one_call = form_.one_call,
+                              .system = form_.system_in_user ? MessageFit::System::kInUser
+                                                             : MessageFit::System::kAsGiven};
+    auto text = Apply(Fitted(messages, usual), tools, now, options);
+    for (const bool fills_tools : {false, true}) {
+      if (!absl::IsInvalidArgument(text.status())) break;
+      if (fills_tools && !(tools.offered() && form_.tools)) break;
+      const ChatTools given_tools = fills_tools ? FilledTools(tools) : tools;
+      std::vector<MessageFit> fits = FitsFor(messages);
+      if (fills_tools) fits.insert(fits.begin(), usual);
+      for (const MessageFit& fit : fits) {
+        auto fitted = Apply(Fitted(messages, fit), given_tools, now, options);
+        if (!fitted.ok()) continue;
+        text = *std::move(fitted);
+        break;
       }
     }
-    auto text = Apply(messages, tools, now, options);
     if (!text.ok()) return text.status();
     if (options.continues_last) {
-      const absl::StatusOr<size_t> end = EndOf(messages.back().content, *text);
-      if (!end.ok()) return end.status();
-      text->resize(*end);
+      if (absl::Status status = CutAtContinueMark(given.back().content, &*text); !status.ok())
+        return status;
     }
-    Prompt prompt = {.text = *std::move(text)};
+    Prompt prompt = {.text = *std::move(text), .tools_in_words = !form_.tools};
     prompt.has_bos = !bos_.empty() && absl::StartsWith(prompt.text, bos_);
     return prompt;
   }
@@ -247,40 +191,30 @@ class ChatTemplate::Impl final : public ChatTemplate {
   absl::StatusOr<std::string> Apply(const std::vector<ChatMessage>& messages,
                                     const ChatTools& tools, absl::Time now,
                                     const RenderOptions& options) const {
-    try {
-      OrderedJson known =
-          options.variables.empty() ? OrderedJson::object() : OrderedJson::parse(options.variables);
-      known["messages"] = MessagesOf(messages, features_);
-      known["add_generation_prompt"] = options.ends_with_opening && !options.continues_last;
-      const auto context = minja::Context::make(minja::Value(known));
-      if (tools.offered() && features_.tools) {
-        OrderedJson list = OrderedJson::array();
-        for (const ChatTool& tool : tools.list) list.push_back(OrderedJson::parse(tool.json));
-        context->set("tools", minja::Value(list));
-      }
-      context->set("bos_token", bos_);
-      context->set("eos_token", eos_);
-      context->set("strftime_now",
-                   minja::Value::callable(
-                       [now](const std::shared_ptr<minja::Context>&, minja::ArgumentsValue& args) {
-                         args.expectArgs("strftime_now", {1, 1}, {0, 0});
-                         return minja::Value(absl::FormatTime(args.args[0].get<std::string>(), now,
-                                                              absl::LocalTimeZone()));
-                       }));
-      std::string text = root_->render(context);
-      if (text.size() > kChatPromptBytesMax) {
-        return absl::InvalidArgumentError("the prompt is too long");
-      }
-      return text;
-    } catch (const std::exception& error) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the model's chat template does not take these messages: ", ErrorText(error)));
+    OrderedJson known = {{"documents", nullptr}};
+    if (!options.variables.empty()) known.update(OrderedJson::parse(options.variables));
+    known["messages"] = MessagesJson(messages, form_);
+    if (form_.null_tools || (tools.offered() && form_.tools)) {
+      known["tools"] = form_.tools ? ToolsJson(tools) : OrderedJson();
     }
+    known["add_generation_prompt"] = options.ends_with_opening && !options.continues_last;
+    known["bos_token"] = bos_;
+    known["eos_token"] = eos_;
+    auto text = template_->Render(known, now);
+    if (absl::IsInvalidArgument(text.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model's chat template does not take these messages: ", text.status().message()));
+    }
+    if (text.ok() && text->size() > kChatPromptBytesMax) {
+      return absl::InvalidArgumentError("the prompt is too long");
+    }
+    return text;
   }
 
   std::string bos_, eos_;
-  std::shared_ptr<minja::TemplateNode> root_;  // shared, as minja's interface requires
-  Features features_;
+  std::unique_ptr<const JinjaTemplate> template_;
+  TemplateForm form_;
+  absl::Status exhausted_;
 };
 
 std::string ChatTemplate::Source::Key() const { return absl::StrCat(bos, "\n", eos, "\n", text); }

@@ -1,5 +1,5 @@
-// A model's chat template: Jinja as its file ships it, rendered by minja. Thread-safe after
-// Parse().
+// A model's chat template: Jinja as its file ships it, rendered by Jinja2 (jinja_template.h) from
+// what Hugging Face's tokenizers pass to it. Thread-safe after Parse().
 #pragma once
 
 #include <memory>
@@ -25,7 +25,8 @@ class ChatTemplate {
     // Different sources have different keys.
     std::string Key() const;
   };
-  // kInvalidArgument: the template cannot be parsed, and why.
+  // kInvalidArgument: the template cannot be parsed, and why. kResourceExhausted: it needs more
+  // memory than there is. kUnavailable: Jinja2 cannot be loaded.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(const Source& source);
 
   struct RenderOptions {
@@ -39,12 +40,17 @@ class ChatTemplate {
   struct Prompt {
     std::string text;
     bool has_bos = false;  // `text` begins with the BOS token's text
+    // The template has no form for tools: they, calls and results are told in words of our own.
+    bool tools_in_words = false;
+    // How the model writes thoughts and calls, for DecodeChatFormat() (chat_format.h). Set by the
+    // template process.
+    std::string format = {};
   };
-  // Renders a prompt for the assistant's next message, unless `options` say otherwise.
+  // Renders a prompt for the assistant's next message, unless `options` say otherwise. Where the
+  // template refuses the messages, they are changed in ways that leave what they say
+  // (template_messages.h, MessageFit), if it then takes them.
   // kInvalidArgument: the template refuses these messages, with its own message, or leaves out the
-  // one that is to be continued.
-  // Offered tools, calls and tools' responses are rendered by the template, or described in words
-  // where it has no form for them.
+  // one that is to be continued. kResourceExhausted: as of Parse().
   absl::StatusOr<Prompt> Render(const std::vector<ChatMessage>& messages, const ChatTools& tools,
                                 absl::Time now, const RenderOptions& options) const;
   absl::StatusOr<Prompt> Render(const std::vector<ChatMessage>& messages, const ChatTools& tools,

@@ -72,6 +72,7 @@ std::string EncodeTemplateRequest(const TemplateRequest& request) {
     to->set_content(message.content);
     to->set_name(message.name);
     to->set_call_id(message.call_id);
+    to->set_reasoning(message.reasoning);
     for (const ChatToolCall& call : message.calls) {
       wire::TemplateToolCall* const to_call = to->add_calls();
       to_call->set_id(call.id);
@@ -106,7 +107,8 @@ absl::StatusOr<TemplateRequest> DecodeTemplateRequest(absl::string_view bytes) {
     request.messages.push_back({.role = message.role(),
                                 .content = message.content(),
                                 .name = message.name(),
-                                .call_id = message.call_id()});
+                                .call_id = message.call_id(),
+                                .reasoning = message.reasoning()});
     for (const wire::TemplateToolCall& call : message.calls()) {
       request.messages.back().calls.push_back(
           {.id = call.id(), .name = call.name(), .arguments = call.arguments()});
@@ -127,6 +129,8 @@ std::string EncodeTemplateResult(const TemplateResult& result) {
   } else if (result.prompt.ok()) {
     wire.set_prompt(result.prompt->text);
     wire.set_has_bos(result.prompt->has_bos);
+    wire.set_tools_in_words(result.prompt->tools_in_words);
+    wire.set_format(result.prompt->format);
   } else {
     wire.set_error(std::string(result.prompt.status().message()));
   }
@@ -143,7 +147,10 @@ absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes) {
   if (wire.has_error()) {
     result.prompt = absl::InvalidArgumentError(wire.error());
   } else if (wire.has_prompt()) {
-    result.prompt = ChatTemplate::Prompt{.text = wire.prompt(), .has_bos = wire.has_bos()};
+    result.prompt = ChatTemplate::Prompt{.text = wire.prompt(),
+                                         .has_bos = wire.has_bos(),
+                                         .tools_in_words = wire.tools_in_words(),
+                                         .format = wire.format()};
   }
   return result;
 }

@@ -12,6 +12,7 @@
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "node/workers/child_process.h"
 #include "transport/base/steady_time.h"
 
@@ -22,8 +23,8 @@ namespace {
 constexpr absl::Duration kStartTime = absl::Seconds(20);
 // Limit of wall time as a multiple of the limit of processor time, for busy machines.
 constexpr int kWallTimes = 4;
-// A process that has grown by more than 1/kGrownPart of the memory limit is replaced: minja's
-// macros and contexts leak, since they hold each other.
+// A process that has grown by more than 1/kGrownPart of the memory limit is replaced: Python gives
+// little of its memory back.
 constexpr uint64_t kGrownPart = 4;
 
 // Fewer system calls for a long prompt.
@@ -51,7 +52,7 @@ std::string FaultOf(const ChildExit& exit, const TemplateLimits& limits) {
 size_t BytesOf(const TemplateRequest& request) {
   size_t bytes = 0;
   for (const ChatMessage& message : request.messages) {
-    bytes += sizeof(message) + message.content.size();
+    bytes += sizeof(message) + message.content.size() + message.reasoning.size();
     for (const ChatToolCall& call : message.calls) bytes += sizeof(call) + call.arguments.size();
   }
   for (const ChatTool& tool : request.tools.list) bytes += sizeof(tool) + tool.json.size();
@@ -199,7 +200,9 @@ absl::StatusOr<std::unique_ptr<TemplatePool::Process>> TemplatePool::ProcessFor(
   const auto hello = ReadTemplateFrame((*process)->socket(), 0, SteadyTime::Now() + kStartTime);
   if (hello.ok()) return process;
   Forget(**process);
-  return NoProcess(absl::StrCat(hello.status().message(), "; it ", (*process)->End().Words()));
+  const ChildExit& exit = (*process)->End();
+  return NoProcess(absl::StrCat(hello.status().message(), "; it ", exit.Words(), " ",
+                                absl::StrReplaceAll(exit.last_words, {{"\n", " "}})));
 }
 
 void TemplatePool::Forget(const Process& process) {

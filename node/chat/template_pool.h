@@ -4,7 +4,7 @@
 //
 // TemplateTurns (template_turns.h) decides which prompt is next.
 //
-//   OpenAiApi ─▶ TemplatePool ─▶ its turn ─▶ a thread ─ socket ─▶ strata template ─▶ ChatTemplate
+//   ApiBackend ─▶ TemplatePool ─▶ its turn ─▶ a thread ─ socket ─▶ strata template ─▶ ChatTemplate
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,14 @@
 #include "node/chat/template_process.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <new>
@@ -21,6 +23,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "node/chat/chat_format.h"
+#include "node/chat/jinja_template.h"
 #include "node/chat/template_frames.h"
 #include "node/workers/child_process.h"
 #include "shard/device/memory.h"
@@ -57,12 +61,26 @@ Memory MemoryNow() {
     memory = {.addresses = info.virtual_size, .resident = info.resident_size};
   }
 #else
-  std::ifstream("/proc/self/statm") >> memory.addresses >> memory.resident;
+  // Opened once: later this process may open nothing.
+  static const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[128] = {};
+  if (pread(file, text, sizeof(text) - 1, 0) > 0) {
+    std::sscanf(text, "%" SCNu64 " %" SCNu64, &memory.addresses, &memory.resident);
+  }
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   memory.addresses *= page;
   memory.resident *= page;
 #endif
   return memory;
+}
+
+// What got out of Jinja2's sandbox, and then past the interpreter's seal, could open no file and no
+// connection and start no process.
+void GiveUpRights() {
+  SealJinja();
+  const rlimit one = {1, 1}, none = {0, 0};  // descriptor 0 is in use
+  setrlimit(RLIMIT_NOFILE, &one);
+  setrlimit(RLIMIT_NPROC, &none);
 }
 
 // Announces itself with an empty frame. Serves requests on a thread with a large stack, while the
@@ -111,6 +129,7 @@ class TemplateServer {
   }
 
   void Serve() {
+    GiveUpRights();  // the last thread has been started
     bool connected = WriteTemplateFrame(kChildSocket, "", SteadyTime::InfiniteFuture()).ok();
     while (connected) {
       auto bytes =
@@ -141,12 +160,22 @@ class TemplateServer {
     auto known = templates_.find(key);
     if (known == templates_.end()) {
       auto read = ChatTemplate::Parse(request.source);
-      if (!read.ok()) return read.status();
+      if (!read.ok()) return ExitIfExhausted(read.status());
       if (templates_.size() >= kTemplatesMax) templates_.clear();
-      known = templates_.emplace(key, *std::move(read)).first;
+      const std::string format = EncodeChatFormat(LearnChatFormat(**read, request.source));
+      known = templates_.emplace(key, Known{*std::move(read), format}).first;
     }
     Send({.is_read = true});
-    return known->second->Render(request.messages, request.tools, request.now, request.options);
+    auto prompt = known->second.chat_template->Render(request.messages, request.tools, request.now,
+                                                      request.options);
+    if (!prompt.ok()) return ExitIfExhausted(prompt.status());
+    prompt->format = known->second.format;
+    return prompt;
+  }
+
+  static absl::Status ExitIfExhausted(absl::Status status) {
+    if (absl::IsResourceExhausted(status)) _exit(kTemplateMemoryExit);
+    return status;
   }
 
   static bool Send(const TemplateResult& result) {
@@ -161,11 +190,16 @@ class TemplateServer {
     if (busy) busy_since_ = ProcessorTime();
   }
 
+  struct Known {
+    std::shared_ptr<const ChatTemplate> chat_template;  // shared, as Parse() gives it
+    std::string format;
+  };
+
   const TemplateLimits limits_;
   const Memory first_ = MemoryNow();
 
   // Serving thread.
-  std::map<std::string, std::shared_ptr<const ChatTemplate>> templates_;
+  std::map<std::string, Known> templates_;
 
   absl::Mutex mu_;
   std::optional<absl::Duration> busy_since_ ABSL_GUARDED_BY(mu_);  // in processor time
@@ -176,7 +210,7 @@ class TemplateServer {
 
 absl::Status RunTemplateProcess(const TemplateLimits& limits) {
   PreferOomKill();
-  absl::LocalTimeZone();  // templates may ask for the time; that is a file to be read
+  if (absl::Status status = StartJinja(); !status.ok()) return status;
   // This limit stops a template that allocates much at once; Watch() one that grows bit by bit.
   const rlim_t addresses =
       MemoryNow().addresses + kTemplateStackBytes + limits.memory_bytes + kAddressesBytes;

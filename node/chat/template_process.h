@@ -1,6 +1,7 @@
 // `strata template`: the process in which chat templates run. Templates come in untrusted files,
 // and can make their interpreter recurse, loop and fill the memory without end: only this process
-// dies of that. Started and watched by a node (template_pool.h); not for people.
+// dies of that. It can open no files and start no processes. Started and watched by a node
+// (template_pool.h); not for people.
 #pragma once
 
 #include <cstdint>

@@ -113,7 +113,8 @@ void AddGenerateFlags(CLI::App* verb, GenerateFlags* options) {
 }
 
 void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
-  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: the model's, at most 4096)")
+  verb->add_option("--ctx", *n_ctx,
+                   "Positions of the context (default: as many as fit, up to the model's own)")
       ->check(Between(1, 1 << 24))
       ->type_name("N");
   verb->add_flag("--unverified", *unverified,
@@ -235,9 +236,18 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                            "clients with a token (strata token) (default: ",
                            kHttpDefault, ", or a free port if that is taken)"))
           ->type_name("[HOST:]PORT");
+  CLI::Option* ollama =
+      verb->add_flag("--ollama{11434}", options->ollama_port,
+                     "The HTTP API listens at this port, too, for clients of Ollama (default: "
+                     "11434, Ollama's own)")
+          ->type_name("[=PORT]");
+  verb->add_flag("--any-model", options->any_model,
+                 "Requests for a model that is not loaded get the only one that is, whatever name "
+                 "they have");
   verb->add_flag_callback(
           "--no-http", [options] { options->http.clear(); }, "No HTTP API")
-      ->excludes(http);
+      ->excludes(http)
+      ->excludes(ollama);
   verb->add_flag("--no-auth", options->http_no_auth,
                  "Let everybody on the network use the HTTP API, without a token");
   verb->add_option("--tls-cert", options->http_certificate,
@@ -246,11 +256,17 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_option("--tls-key", options->http_key,
                    "The private key of --tls-cert; nobody else may read the file")
       ->type_name("FILE.pem");
-  verb->add_option("--allow-origin", options->allowed_origins,
+  verb->add_option("--allow-origin", options->browsers.origins,
                    "Origin of pages in browsers that may use the HTTP API, as "
-                   "https://chat.example; may be given again")
+                   "https://chat.example, http://192.168.1.5:* or chrome-extension://*; may be "
+                   "given again (those of this machine's own programs may anyway)")
       ->allow_extra_args(false)
       ->type_name("ORIGIN");
+  verb->add_option("--allow-host", options->browsers.hosts,
+                   "Name under which programs reach the HTTP API of this machine at loopback, as "
+                   "host.docker.internal; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("NAME");
   verb->add_option("--name", options->name, "The node's name (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");
@@ -391,6 +407,11 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
   verb->add_flag_callback(
       "--no-mmap", [options] { options->use_mmap = false; },
       "Read the model's file instead of mapping it");
+  verb->add_option("--chat-template", options->chat_template,
+                   "How a chat becomes a prompt: a file here (Jinja), or the name of one of the "
+                   "templates in the model's file, as tool_use (default: the file's)")
+      ->check(Utf8())
+      ->type_name("FILE|NAME");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
   verb->add_flag("--json", options->plan.json, "Print JSON");
 }

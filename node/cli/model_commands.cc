@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,11 +12,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/models/chat_templates.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
+#include "node/chat/template_check.h"
 #include "node/client/coordinator_client.h"
 #include "node/client/generation_report.h"
 #include "transport/base/steady_time.h"
@@ -52,6 +55,25 @@ absl::StatusOr<std::string> SourceOf(const std::string& model) {
       model,
       ": no such file here; for a file on another machine give its full path there, and "
       "--node with the address of that machine's node"));
+}
+
+// The template that `wanted` means: a file here, else a name in the model's file.
+absl::Status SetChatTemplate(const std::string& wanted, wire::LoadModelRequest* request) {
+  if (wanted.empty()) return absl::OkStatus();
+  if (!IsFile(wanted)) {
+    request->set_chat_template_name(wanted);
+    return absl::OkStatus();
+  }
+  std::ifstream file(wanted, std::ios::binary);
+  std::string text(kGivenChatTemplateBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || file.gcount() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--chat-template: ", wanted, " is empty or cannot be read"));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  request->set_chat_template(std::move(text));
+  return absl::OkStatus();
 }
 
 // For people: the cost of --exact.
@@ -172,9 +194,12 @@ absl::Status RunLoad(const LoadOptions& options) {
   *request.mutable_placement() = PlacementOptionsOf(options.plan);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
+  if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
   const auto loaded = session.Load(request);
   if (!loaded.ok()) return loaded.status();
   const wire::ModelStatus& model = loaded->model;
+  const ChatSupport chat = CheckTemplate(
+      {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()});
   if (options.plan.json) {
     nlohmann::json stages = nlohmann::json::array();
     for (const wire::ModelStage& stage : model.stages()) {
@@ -186,14 +211,21 @@ absl::Status RunLoad(const LoadOptions& options) {
                         {"kv_bytes", stage.info().kv_bytes()},
                         {"load_ms", stage.info().load_ms()}});
     }
-    const nlohmann::json out = {
+    nlohmann::json out = {
         {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
         {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
         {"seqs", model.n_seqs()},         {"exact", model.exact()},
-        {"stages", std::move(stages)}};
+        {"chat", chat.status.ok()},       {"stages", std::move(stages)}};
+    if (!chat.status.ok()) out["chat_problem"] = chat.status.message();
     return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
   if (model.exact() && model.n_seqs() > 1) PrintNote(ExactCost(model));
+  if (!chat.status.ok()) {
+    PrintNote(absl::StrCat("no chats, completions only: ", chat.status.message(),
+                           "; --chat-template FILE gives the model another template"));
+  } else if (chat.tools_in_words) {
+    PrintNote("its chat template has no place for tools: they are described to the model in words");
+  }
   return WriteToStdout(
       absl::StrFormat("%s %s: %d request%s at a time, %d tokens each\n", model.name(),
                       loaded->was_there ? "was loaded already" : "is loaded", model.n_seqs(),

@@ -16,7 +16,7 @@ namespace strata {
 struct PlanOptions {
   ClientOptions client;
   std::string model;   // path of a GGUF, on the machine of the node that is called
-  uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
+  uint32_t n_ctx = 0;  // 0: chosen by what fits
   uint32_t n_seqs = 1;
   std::string objective = "latency";
   std::string assign, exclude, reserve;  // coordinator/planner/placement_options.h
@@ -39,6 +39,8 @@ struct LoadOptions {
   PlanOptions plan;
   bool use_mmap = true;
   bool allow_mixed_versions = false;
+  std::string
+      chat_template;  // a file here, or the name of one in the model's file; empty: its usual one
 };
 absl::Status RunLoad(const LoadOptions& options);
 

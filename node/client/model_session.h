@@ -29,7 +29,7 @@ struct GenerateFlags {
   uint64_t seed = 1;
   bool ignore_eos = false;
   bool json = false;
-  uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
+  uint32_t n_ctx = 0;  // 0: chosen by what fits
   bool unverified = false;
   bool use_mmap = true;
   bool allow_mixed_versions = false;

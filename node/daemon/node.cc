@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -17,9 +19,14 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
+#include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/llama/llama_routes.h"
+#include "node/api/ollama/ollama_routes.h"
 #include "node/api/openai/openai_error.h"
+#include "node/api/openai/openai_routes.h"
+#include "node/api/responses/responses_routes.h"
 #include "node/base/exit_code.h"
 #include "node/base/machine.h"
 #include "node/base/process_setup.h"
@@ -336,16 +343,25 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
-  if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
+  if (absl::Status s = CheckPolicy(options.browsers); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
-  auto api = std::make_unique<OpenAiApi>(
-      gateway_.get(), coordinator_.get(),
-      OpenAiApi::Options{.node_id = id_,
-                         .node_name = name_,
-                         .tokens = tokens_.get(),
-                         .templates = {.program = options.worker_program},
-                         .allowed_origins = options.allowed_origins},
-      [this](OpenAiApi::OnStages then) {
+  auto backend = std::make_unique<ApiBackend>(
+      gateway_.get(), TemplatePool::Options{.program = options.worker_program},
+      ModelNaming{.any_model = options.any_model});
+  ApiRoutes routes;
+  for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
+                                       AnthropicRoutes(backend.get()), OllamaRoutes(backend.get()),
+                                       LlamaRoutes(backend.get())}) {
+    std::ranges::move(dialect, std::back_inserter(routes));
+  }
+  auto api = std::make_unique<HttpApi>(
+      backend.get(), coordinator_.get(),
+      HttpApi::Options{.node_id = id_,
+                       .node_name = name_,
+                       .tokens = tokens_.get(),
+                       .error_form = OpenAiError,
+                       .browsers = options.browsers},
+      std::move(routes), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;
@@ -361,7 +377,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
     api->Handle(std::move(request), std::move(responder));
   };
   http.error = [](int status, const std::string& message) {
-    return ErrorResponse(status, message);
+    return ErrorResponse(status, message, OpenAiError);
   };
   auto server = HttpServer::Start(http);
   if (absl::IsUnavailable(server.status()) && options.http_any_port) {
@@ -377,11 +393,33 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
     LOG(WARNING) << "no HTTP API: " << server.status().message();
     return absl::OkStatus();
   }
+  api_backend_ = std::move(backend);
   api_ = std::move(api);
   http_ = *std::move(server);
   api_->SetServer(http_.get());
   http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
                            LocalAddress({address->host, http_->port()}));
+  return options.ollama_port ? ListenOllama(*options.ollama_port, std::move(http))
+                             : absl::OkStatus();
+}
+
+absl::Status Node::ListenOllama(uint16_t port, HttpServer::Options http) {
+  http.port = port;
+  http.handler = [handler = std::move(http.handler)](HttpRequest request,
+                                                     std::shared_ptr<HttpResponder> responder) {
+    if (AnswerOllamaGreeting(request, responder.get())) return;
+    handler(std::move(request), std::move(responder));
+  };
+  auto server = HttpServer::Start(http);
+  if (absl::IsInvalidArgument(server.status())) return server.status();
+  if (!server.ok()) {
+    LOG(WARNING) << "no API at Ollama's port: " << server.status().message()
+                 << "; the same API is at " << http_url_;
+    return absl::OkStatus();
+  }
+  ollama_ = *std::move(server);
+  ollama_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
+                             LocalAddress({http.host, ollama_->port()}));
   return absl::OkStatus();
 }
 
@@ -391,6 +429,7 @@ void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   shutdown_ = std::thread([this, done = std::move(done)]() mutable {
     coordinator_->Stop();  // while other nodes can still learn of it; ends all requests
     gateway_->Stop();
+    ollama_.reset();
     http_.reset();
     loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
   });
@@ -408,6 +447,7 @@ void Node::Leave(absl::AnyInvocable<void() &&> done) {
 }
 
 Node::~Node() {
+  ollama_.reset();
   http_.reset();
   if (shutdown_.joinable()) {
     shutdown_.join();
@@ -496,6 +536,7 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"address", (*node)->address()},
                                   {"addresses", (*node)->cluster()->own_addresses()},
                                   {"http", HttpJson((*node)->http_url())},
+                                  {"ollama", HttpJson((*node)->ollama_url())},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
   const absl::Status announced = WriteToStdout(line);

@@ -17,8 +17,10 @@
 #include "coordinator/cluster/cluster_runtime.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/self_test_file.h"
+#include "node/api/api_backend.h"
 #include "node/api/api_tokens.h"
-#include "node/api/openai/openai_api.h"
+#include "node/api/cross_origin.h"
+#include "node/api/http_api.h"
 #include "node/base/data_dir.h"
 #include "node/gateway/gateway.h"
 #include "node/http/http_server.h"
@@ -58,12 +60,16 @@ struct NodeOptions {
   std::string cluster = "default";
   // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
   std::string http;
-  bool http_any_port = false;                // if that port is taken, any other is used
-  bool http_no_auth = false;                 // no client needs a token, wherever it listens
-  std::string http_certificate;              // PEM; the API then uses HTTPS; empty: HTTP
-  std::string http_key;                      // PEM, of that certificate
-  std::vector<std::string> allowed_origins;  // of pages in browsers that may use the HTTP API
-  std::vector<std::string> peers;            // host:port of nodes to look for, besides mDNS
+  bool http_any_port = false;  // if that port is taken, any other is used
+  // Port at which the HTTP API listens as well, on the same host, for clients of Ollama; 0: any
+  // free one; unset: none. A port that is taken is a warning.
+  std::optional<uint16_t> ollama_port;
+  bool any_model = false;        // requests for a model that is not loaded get the only one that is
+  bool http_no_auth = false;     // no client needs a token, wherever it listens
+  std::string http_certificate;  // PEM; the API then uses HTTPS; empty: HTTP
+  std::string http_key;          // PEM, of that certificate
+  BrowserPolicy browsers;        // of the HTTP API
+  std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port announced to others instead of the interfaces'
   bool mdns = true;
@@ -117,6 +123,8 @@ class Node {
   const std::string& address() const { return address_; }
   // "http://host:port" of its API; empty: none.
   const std::string& http_url() const { return http_url_; }
+  // The same at the port for Ollama's clients.
+  const std::string& ollama_url() const { return ollama_url_; }
   ClusterRuntime* cluster() { return cluster_.get(); }
   const WeightService& weights() const { return *weights_; }
 
@@ -132,6 +140,8 @@ class Node {
   absl::Status Listen(const HostPort& listen);
   // `folder`: where this node stores files.
   absl::Status ListenHttp(const NodeOptions& options, const std::string& folder);
+  // Serves the API for Ollama's clients, too. REQUIRES: `http` is that of http_, which listens.
+  absl::Status ListenOllama(uint16_t port, HttpServer::Options http);
   // Sets tokens_ if the API listens for other machines.
   absl::Status UseTokens(const NodeOptions& options, const std::string& folder,
                          const std::string& host);
@@ -156,10 +166,12 @@ class Node {
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<KeyService> key_service_;
   std::unique_ptr<ListeningServer> server_;
-  std::string http_url_;
-  std::unique_ptr<OpenAiApi> api_;     // null: no HTTP
-  std::unique_ptr<ApiTokens> tokens_;  // the API's; null: no token is needed
-  std::unique_ptr<HttpServer> http_;   // the same
+  std::string http_url_, ollama_url_;
+  std::unique_ptr<ApiBackend> api_backend_;
+  std::unique_ptr<HttpApi> api_;        // null: no HTTP
+  std::unique_ptr<ApiTokens> tokens_;   // the API's; null: no token is needed
+  std::unique_ptr<HttpServer> http_;    // the same
+  std::unique_ptr<HttpServer> ollama_;  // null: no port for Ollama's clients
   std::thread shutdown_;
 };
 

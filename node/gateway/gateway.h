@@ -1,4 +1,4 @@
-// Carries clients' calls (node/api/openai/openai_api.h, the gRPC service) from this node to the
+// Carries clients' calls (node/api/api_backend.h, the gRPC service) from this node to the
 // cluster: to the coordinator where it is on this node, else over gRPC to the node that has it.
 // RequestRouter decides which, and what follows; the gateway carries that out.
 //

@@ -50,6 +50,12 @@ const SchemaJson* Follow(const SchemaJson& document, const SchemaJson& schema) {
   return nullptr;
 }
 
+SchemaJson Combined(const char* keyword, const SchemaJson& a, const SchemaJson& b) {
+  SchemaJson schema = SchemaJson::object();
+  schema[keyword] = SchemaJson::array({a, b});
+  return schema;
+}
+
 std::vector<SchemaJson> ValuesOf(const SchemaJson& schema) {
   std::vector<SchemaJson> values;
   if (const SchemaJson* value = Keyword(schema, "const")) values.push_back(*value);
@@ -116,15 +122,32 @@ absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text, absl::string_view
   return json;
 }
 
-const SchemaJson* FindRef(const SchemaJson& document, const std::string& ref) {
-  if (!absl::StartsWith(ref, "#")) return nullptr;
-  const SchemaJson* at = &document;
+namespace {
+
+// The schema with "$id": `name`, or "$anchor": `name`.
+template <typename Json>
+const Json* FindNamed(const Json& schema, const char* keyword, const std::string& name) {
+  if (schema.is_object()) {
+    const auto own = schema.find(keyword);
+    if (own != schema.end() && *own == name) return &schema;
+  }
+  for (const auto& each : schema) {
+    if (!each.is_structured()) continue;
+    if (const Json* found = FindNamed(each, keyword, name); found != nullptr) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+template <typename Json>
+const Json* FindRef(const Json& document, const std::string& ref) {
+  if (!absl::StartsWith(ref, "#")) return FindNamed(document, "$id", ref);
+  if (ref.size() > 1 && ref[1] != '/') return FindNamed(document, "$anchor", ref.substr(1));
+  const Json* at = &document;
   bool first = true;
-  for (const std::string& each : std::vector<std::string>(absl::StrSplit(ref.substr(1), '/'))) {
-    if (std::exchange(first, false)) {
-      if (!each.empty()) return nullptr;
-      continue;
-    }
+  for (const std::string& each : std::vector<std::string>(absl::StrSplit(ref, '/'))) {
+    if (std::exchange(first, false)) continue;
     const std::string key = absl::StrReplaceAll(each, {{"~1", "/"}, {"~0", "~"}, {"%25", "%"}});
     size_t index = 0;
     if (at->is_object() && at->contains(key)) {
@@ -137,6 +160,8 @@ const SchemaJson* FindRef(const SchemaJson& document, const std::string& ref) {
   }
   return at;
 }
+template const SchemaJson* FindRef(const SchemaJson&, const std::string&);
+template const nlohmann::json* FindRef(const nlohmann::json&, const std::string&);
 
 bool IsAnnotation(absl::string_view keyword) {
   constexpr absl::string_view kAnnotations[] = {
@@ -145,17 +170,6 @@ bool IsAnnotation(absl::string_view keyword) {
       "$anchor", "definitions", "discriminator", "strict",   "contentEncoding", "contentMediaType"};
   return std::find(std::begin(kAnnotations), std::end(kAnnotations), keyword) !=
          std::end(kAnnotations);
-}
-
-bool HasType(const SchemaJson& value, absl::string_view type) {
-  if (type == "object") return value.is_object();
-  if (type == "array") return value.is_array();
-  if (type == "string") return value.is_string();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "null") return value.is_null();
-  if (type == "number") return value.is_number();
-  if (type != "integer" || !value.is_number()) return false;
-  return value.is_number_integer() || value.get<double>() == std::floor(value.get<double>());
 }
 
 absl::StatusOr<std::vector<std::string>> TypesOf(const SchemaJson& schema,
@@ -259,9 +273,29 @@ absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJs
       mine = false;
     } else if (key == "allOf" && mine.is_array() && value.is_array()) {
       mine.insert(mine.end(), value.begin(), value.end());
+    } else if ((key == "anyOf" || key == "oneOf") && mine.is_array() && value.is_array()) {
+      SchemaJson pairs = SchemaJson::array();
+      *merge.budget -=
+          static_cast<int>(std::min<size_t>(mine.size() * value.size() / 4, kSchemaMergesMax + 1));
+      if (*merge.budget < 0) return TooDeep(path);
+      for (const SchemaJson& each : mine) {
+        for (const SchemaJson& other : value) pairs.push_back(Combined("allOf", each, other));
+      }
+      mine = std::move(pairs);
+    } else if (key == "pattern" && mine.is_string() && value.is_string()) {
+      const auto found = [](const SchemaJson& pattern) {
+        return absl::StrCat("(?=[^]*(?:", pattern.get_ref<const std::string&>(), "))");
+      };
+      // Look-aheads side by side, of which an automaton can be made.
+      const auto& pattern = mine.get_ref<const std::string&>();
+      mine = absl::StrCat(absl::StartsWith(pattern, "^(?=[^]*(?:") ? pattern : "^" + found(mine),
+                          found(value));
+    } else if (key == "not") {
+      mine = Combined("anyOf", mine, value);
+    } else if (key == "propertyNames") {
+      mine = Combined("allOf", mine, value);
     } else {
-      return BadSchema(absl::StrCat(path, ".", key),
-                       "cannot be merged with the same keyword of another schema");
+      merge.relaxed->push_back(absl::StrCat(path, ".", key));
     }
   }
   // A schema without additional properties forbids those of the other schema.

@@ -1,35 +1,21 @@
 #include "node/grammar/json_schema_grammar.h"
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "node/grammar/number_grammar.h"
 
 namespace strata {
 namespace {
 
 using Expr = GbnfExpr;
 
-// Keywords that constrain a value beyond what such a grammar can express.
-constexpr const char* kCannot[] = {"not",
-                                   "if",
-                                   "then",
-                                   "else",
-                                   "contains",
-                                   "patternProperties",
-                                   "propertyNames",
-                                   "dependentRequired",
-                                   "dependencies",
-                                   "dependentSchemas",
-                                   "unevaluatedProperties",
-                                   "unevaluatedItems",
-                                   "$dynamicRef",
-                                   "$recursiveRef"};
-constexpr int64_t kWholeMax = 999'999'999'999'999;  // 15 digits: exact everywhere
+// Keywords that no grammar expresses.
+constexpr const char* kRelaxed[] = {"if", "contains", "dependentRequired", "dependencies",
+                                    "dependentSchemas"};
 
 Expr Hex(uint32_t times) {
   return Expr::Repeat(Expr::Class({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}),
@@ -60,17 +46,12 @@ Expr Character() {
                        Expr::Sequence({Expr::Text("\\"), std::move(escaped)})});
 }
 
-Expr Fraction() {
-  const Expr digit = Expr::Class({{'0', '9'}});
-  return Expr::Sequence({Expr::Text("."), Expr::Repeat(digit, {.min = 1, .max = 15})});
-}
-
 Expr AnyInteger() {
   return Expr::Sequence(
       {Expr::Optional(Expr::Text("-")),
-       Expr::Choice({Expr::Text("0"),
-                     Expr::Sequence({Expr::Class({{'1', '9'}}),
-                                     Expr::Repeat(Expr::Class({{'0', '9'}}), {.max = 14})})})});
+       Expr::Choice({Expr::Text("0"), Expr::Sequence({Expr::Class({{'1', '9'}}),
+                                                      Expr::Repeat(Expr::Class({{'0', '9'}}),
+                                                                   {.max = kWholeDigits - 1})})})});
 }
 
 }  // namespace
@@ -96,7 +77,7 @@ JsonGrammar::JsonGrammar() {
   number_ =
       NewRule(
           "number",
-          Expr::Sequence({Expr::Rule(integer_), Expr::Optional(Fraction()),
+          Expr::Sequence({Expr::Rule(integer_), Expr::Optional(AnyFraction(kFractionDigitsMax)),
                           Expr::Optional(Expr::Sequence(
                               {Expr::Class({{'e', 'e'}, {'E', 'E'}}),
                                Expr::Optional(Expr::Class({{'+', '+'}, {'-', '-'}})),
@@ -186,13 +167,15 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Plac
   if (schema == true) return AnyValue();
   if (schema == false) return UnmetSchema(place.path, "is false: no value meets it");
   if (!schema.is_object()) return BadSchema(place.path, "must be a schema, an object");
-  for (const char* name : kCannot) {
+  for (const char* name : {"$dynamicRef", "$recursiveRef"}) {
     if (schema.contains(name)) {
-      return BadSchema(absl::StrCat(place.path, ".", name),
-                       "is not supported: no grammar can express it");
+      return BadSchema(absl::StrCat(place.path, ".", name), "is not supported: use $ref");
     }
   }
-  SchemaMerge merge = {.document = *place.document, .budget = &merges_};
+  for (const char* name : kRelaxed) {
+    if (schema.contains(name)) Relax(place.In(name));
+  }
+  SchemaMerge merge = {.document = *place.document, .budget = &merges_, .relaxed = &relaxed_};
   if (const SchemaJson* all = Keyword(schema, "allOf"); all != nullptr) {
     if (!all->is_array() || all->empty()) {
       return BadSchema(place.path + ".allOf", "must be an array of schemas");
@@ -227,10 +210,19 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Plac
   if (schema.contains("enum") || schema.contains("const")) return VisitValues(schema, place);
   auto types = TypesOf(schema, place.path);
   if (!types.ok()) return types.status();
+  if (const SchemaJson* other = Keyword(schema, "not"); other != nullptr) {
+    if (absl::Status status = Exclude(*other, place.In("not"), &*types); !status.ok())
+      return status;
+  }
   if (types->empty()) {
     constexpr std::pair<const char*, const char*> kHints[] = {{"properties", "object"},
                                                               {"required", "object"},
                                                               {"additionalProperties", "object"},
+                                                              {"unevaluatedProperties", "object"},
+                                                              {"patternProperties", "object"},
+                                                              {"propertyNames", "object"},
+                                                              {"dependentRequired", "object"},
+                                                              {"contains", "array"},
                                                               {"items", "array"},
                                                               {"prefixItems", "array"},
                                                               {"minItems", "array"},
@@ -271,15 +263,45 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Plac
   return Expr::Choice(std::move(parts));
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Place& place) {
-  const SchemaJson* target = FindRef(*place.document, ref);
-  if (target == nullptr) {
-    return BadSchema(place.path + ".$ref", absl::StrCat("does not resolve: ", ref));
+// Removes the types that "not" forbids; what else it forbids is relaxed.
+absl::Status JsonGrammar::Exclude(const SchemaJson& other, const Place& place,
+                                  std::vector<std::string>* types) {
+  bool is_plain = other.is_object();  // nothing but a type
+  for (const auto& member : other.items()) {
+    is_plain = is_plain && (member.key() == "type" || IsAnnotation(member.key()));
   }
+  if (other == true || (is_plain && !other.contains("type"))) {
+    return UnmetSchema(place.path, "forbids every value");
+  }
+  if (!is_plain) {
+    if (other != false) Relax(place);
+    return absl::OkStatus();
+  }
+  const auto forbidden = TypesOf(other, place.path);
+  if (!forbidden.ok()) return forbidden.status();
+  if (types->empty()) *types = {"object", "array", "string", "number", "boolean", "null"};
+  for (const std::string& type : *forbidden) {
+    if (type == "number") std::erase(*types, "integer");
+    if (type == "integer" && std::find(types->begin(), types->end(), "number") != types->end())
+      Relax(place);
+    std::erase(*types, type);
+  }
+  return types->empty() ? UnmetSchema(place.path, "forbids every value") : absl::OkStatus();
+}
+
+SchemaCheck& JsonGrammar::CheckOf(const SchemaJson* document) {
+  return checks_.try_emplace(document, *document).first->second;
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Place& place) {
   const auto known = refs_.find({place.document, ref});
   if (known != refs_.end()) {
     if (!known->second.status.ok()) return known->second.status;
     return Expr::Rule(known->second.rule);
+  }
+  const SchemaJson* target = FindRef(*place.document, ref);
+  if (target == nullptr) {
+    return BadSchema(place.path + ".$ref", absl::StrCat("does not resolve: ", ref));
   }
   const size_t rule = NewRule("ref", Expr::Text("")).rule;
   paths_[rule] = place.path;
@@ -314,9 +336,11 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const SchemaJson& schema
   for (size_t i = 0; i < list.size(); ++i) {
     Place next = here;
     absl::StrAppend(&next.path, "[", i, "]");
-    auto whole = rest.empty() ? absl::StatusOr<SchemaJson>(list[i])
-                              : MergeSchemas({.document = *place.document, .budget = &merges_},
-                                             rest, list[i], next.path);
+    auto whole =
+        rest.empty()
+            ? absl::StatusOr<SchemaJson>(list[i])
+            : MergeSchemas({.document = *place.document, .budget = &merges_, .relaxed = &relaxed_},
+                           rest, list[i], next.path);
     auto part = whole.ok() ? Visit(*whole, next) : absl::StatusOr<Expr>(whole.status());
     if (part.ok()) {
       parts.push_back(*std::move(part));
@@ -328,23 +352,22 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const SchemaJson& schema
     }
   }
   if (parts.empty()) return why;
-  if (absl::string_view(keyword) == "oneOf") {
-    for (size_t i = 0; i < wholes.size(); ++i) {
-      for (size_t j = i + 1; j < wholes.size(); ++j) {
-        if (!Work(10) || !AreDisjoint(*place.document, wholes[i], wholes[j])) {
-          return BadSchema(here.path,
-                           "a value could meet several of these, which a grammar cannot rule out; "
-                           "use anyOf, or distinguish them by a required constant property");
-        }
-      }
-    }
-  }
+  if (absl::string_view(keyword) == "oneOf" && !AreAllDisjoint(wholes, place)) Relax(here);
   return Expr::Choice(std::move(parts));
 }
 
+bool JsonGrammar::AreAllDisjoint(const std::vector<SchemaJson>& schemas, const Place& place) {
+  for (size_t i = 0; i < schemas.size(); ++i) {
+    for (size_t j = i + 1; j < schemas.size(); ++j) {
+      if (!Work(10) || !AreDisjoint(*place.document, schemas[i], schemas[j])) return false;
+    }
+  }
+  return true;
+}
+
+// The values of enum and const that meet the rest of the schema.
 absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, const Place& place) {
-  const auto types = TypesOf(schema, place.path);
-  if (!types.ok()) return types.status();
+  if (const auto types = TypesOf(schema, place.path); !types.ok()) return types.status();
   const SchemaJson* list = Keyword(schema, "enum");
   if (list != nullptr && !list->is_array())
     return BadSchema(place.path + ".enum", "must be an array");
@@ -355,33 +378,20 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, cons
         list == nullptr || std::find(values.begin(), values.end(), *only) != values.end();
     values = in ? std::vector<SchemaJson>{*only} : std::vector<SchemaJson>{};
   }
-  const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
-  if (!times.ok()) return times.status();
-  for (const auto& [key, value] : schema.items()) {
-    constexpr absl::string_view kHandled[] = {"type",     "enum",      "const",
-                                              "nullable", "minLength", "maxLength"};
-    if (!IsAnnotation(key) &&
-        std::find(std::begin(kHandled), std::end(kHandled), key) == std::end(kHandled) &&
-        key != "format") {
-      return BadSchema(absl::StrCat(place.path, ".", key), "is not supported beside enum or const");
-    }
-  }
+  SchemaJson rest = schema;
+  for (const char* keyword : {"enum", "const"}) rest.erase(keyword);
+  const SchemaCheck::Json rest_of_all = rest;
   std::set<std::string> texts;
   for (const SchemaJson& value : values) {
-    const bool typed = types->empty() ||
-                       std::any_of(types->begin(), types->end(), [&value](const std::string& type) {
-                         return HasType(value, type);
-                       });
-    bool sized = true;
-    if (const auto* text = value.get_ptr<const std::string*>()) {
-      const auto points = Expr::Text(*text).text.size();
-      sized = points >= times->min && points <= times->max;
+    const absl::Status status = CheckOf(place.document).Check(rest_of_all, value);
+    if (absl::IsResourceExhausted(status) || !Work(rest.size())) {
+      return BadSchema(place.path, "is too large beside its values");
     }
-    if (typed && sized) texts.insert(value.dump());
+    if (status.ok()) texts.insert(value.dump());
   }
   if (texts.empty()) {
     return UnmetSchema(place.path + (list != nullptr ? ".enum" : ".const"),
-                       "has no value of its type: no value meets it");
+                       "has no value that meets the rest of the schema");
   }
   std::vector<Word> words;
   for (const std::string& text : texts) words.push_back({Expr::Text(text).text, Expr::Text("")});
@@ -396,119 +406,6 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitType(const SchemaJson& schema, const 
   if (type == "object") return VisitObject(schema, place);
   if (type == "array") return VisitArray(schema, place);
   return VisitNumber(schema, type == "integer", place);
-}
-
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const SchemaJson& schema, const Place& place) {
-  const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
-  if (!times.ok()) return times.status();
-  if (schema.contains("pattern")) {
-    return BadSchema(place.path + ".pattern", "is not supported here yet");
-  }
-  const bool any = times->min == 0 && times->max == Expr::kNoMax;
-  const SchemaJson* format = Keyword(schema, "format");
-  const Expr* known = format != nullptr && format->is_string()
-                          ? FormatGrammar(format->get<std::string>())
-                          : nullptr;
-  if (known != nullptr) {
-    if (!any) return BadSchema(place.path + ".format", "is not supported beside a length");
-    return Shared("format " + format->get<std::string>(),
-                  Expr::Sequence({Expr::Text("\""), *known, Expr::Text("\"")}));
-  }
-  if (any) return Expr::Rule(string_);
-  return Shared(absl::StrCat("string ", times->min, " ", times->max),
-                Expr::Sequence({Expr::Text("\""), RepeatAnyNumber(Expr::Rule(character_), *times),
-                                Expr::Text("\"")}));
-}
-
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool whole,
-                                                  const Place& place) {
-  struct Bound {
-    bool set = false, exclusive = false;
-    double at = 0;
-  } low, high;
-  for (const char* name : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
-    const SchemaJson* field = Keyword(schema, name);
-    if (field == nullptr) continue;
-    const std::string path = absl::StrCat(place.path, ".", name);
-    if (!field->is_number()) return BadSchema(path, "must be a number");
-    double at = field->get<double>();
-    const bool is_low =
-        name[0] == 'm' ? name[1] == 'i' : absl::string_view(name) == "exclusiveMinimum";
-    bool exclusive = name[0] == 'e';
-    if (whole && at != std::floor(at)) {
-      at = is_low ? std::ceil(at) : std::floor(at);
-      exclusive = false;
-    }
-    if (at != std::floor(at) || std::abs(at) > static_cast<double>(kWholeMax)) {
-      return BadSchema(path, "must be a whole number of at most 15 digits");
-    }
-    Bound& bound = is_low ? low : high;
-    const bool tighter =
-        !bound.set || (is_low ? at > bound.at : at < bound.at) || (at == bound.at && exclusive);
-    if (tighter) bound = {.set = true, .exclusive = exclusive, .at = at};
-  }
-  if (const SchemaJson* of = Keyword(schema, "multipleOf"); of != nullptr && !(whole && *of == 1)) {
-    return BadSchema(place.path + ".multipleOf", "is not supported: no grammar can express it");
-  }
-  if (!low.set && !high.set) return Expr::Rule(whole ? integer_ : number_);
-  auto from = low.set ? static_cast<int64_t>(low.at) : -kWholeMax;
-  auto to = high.set ? static_cast<int64_t>(high.at) : kWholeMax;
-  const auto unmet = [&] {
-    return UnmetSchema(place.path + (low.set ? ".minimum" : ".maximum"), "leaves no number");
-  };
-  if (whole) {
-    if (low.exclusive) ++from;
-    if (high.exclusive) --to;
-    if (from > to) return unmet();
-    return Shared(absl::StrCat("integer ", from, " ", to), WholeNumbers(from, to));
-  }
-  if (from > to || (from == to && (low.exclusive || high.exclusive))) return unmet();
-  // Whole parts that are in range with any fraction, then the bounds.
-  std::vector<Expr> parts;
-  const Expr some = Expr::Sequence({Expr::Text("."), Expr::Repeat(Expr::Text("0"), {.max = 7}),
-                                    Expr::Class({{'1', '9'}}),
-                                    Expr::Repeat(Expr::Class({{'0', '9'}}), {.max = 7})});
-  const auto add = [&](int64_t a, int64_t b) {  // 0 <= a < b: from a, without b
-    if (a < b)
-      parts.push_back(Expr::Sequence({WholeNumbers(a, b - 1), Expr::Optional(Fraction())}));
-  };
-  const auto minus = [&](int64_t a, int64_t b) {  // 0 < a < b: -a and beyond, without -b
-    if (a < b) {
-      parts.push_back(
-          Expr::Sequence({Expr::Text("-"), WholeNumbers(a, b - 1), Expr::Optional(Fraction())}));
-    }
-  };
-  const auto end = [&](int64_t at) { parts.push_back(WholeNumbers(at, at)); };
-  const auto beyond = [&](int64_t at,
-                          bool negative) {  // without the bound itself: with a nonzero fraction
-    parts.push_back(Expr::Sequence({Expr::Text(negative ? "-" : ""), WholeNumbers(at, at), some}));
-  };
-  if (to > 0) {
-    const int64_t a = std::max<int64_t>(from, 0);
-    if (low.exclusive && from >= 0) {
-      if (a < to) beyond(a, false);
-      add(a + 1, to);
-    } else {
-      add(a, to);
-    }
-    if (!high.exclusive && from != to) end(to);
-  }
-  if (from < 0) {
-    const int64_t a = std::max<int64_t>(-to, 0);  // magnitudes from a to -from
-    if (a == 0 || (high.exclusive && to < 0)) {
-      if (a < -from) beyond(a, true);
-      minus(a + 1, -from);
-    } else {
-      minus(a, -from);
-    }
-    if (!low.exclusive && from != to) end(from);
-  }
-  const bool zero_end = to == 0 && !high.exclusive && from < 0;
-  if (zero_end) end(0);
-  if (from == to) end(from);
-  if (parts.empty()) return unmet();
-  return Shared(absl::StrCat("number ", from, low.exclusive, " ", to, high.exclusive),
-                Expr::Choice(std::move(parts)));
 }
 
 }  // namespace strata

@@ -43,20 +43,24 @@ absl::StatusOr<std::optional<uint32_t>> Count(const SchemaJson& schema, const ch
 
 }  // namespace
 
-absl::StatusOr<Expr::Times> TimesOf(const SchemaJson& schema, const SchemaCounts& names,
-                                    const std::string& path) {
-  const auto min = Count(schema, names.min, path);
+absl::StatusOr<Expr::Times> JsonGrammar::TimesOf(const SchemaJson& schema,
+                                                 const SchemaCounts& names, const Place& place) {
+  const auto min = Count(schema, names.min, place.path);
   if (!min.ok()) return min.status();
-  const auto max = Count(schema, names.max, path);
+  const auto max = Count(schema, names.max, place.path);
   if (!max.ok()) return max.status();
-  const Expr::Times times = {.min = min->value_or(0), .max = max->value_or(Expr::kNoMax)};
+  Expr::Times times = {.min = min->value_or(0), .max = max->value_or(Expr::kNoMax)};
   if (times.min > times.max) {
-    return UnmetSchema(absl::StrCat(path, ".", names.min),
+    return UnmetSchema(absl::StrCat(place.path, ".", names.min),
                        absl::StrCat("is more than ", names.max, ": no value meets it"));
   }
-  if (times.min > kSchemaRepeatMax || (max->has_value() && times.max > kSchemaRepeatMax)) {
-    return BadSchema(absl::StrCat(path, ".", times.min > kSchemaRepeatMax ? names.min : names.max),
+  if (times.min > kSchemaRepeatMax) {
+    return BadSchema(absl::StrCat(place.path, ".", names.min),
                      absl::StrCat("may be at most ", kSchemaRepeatMax));
+  }
+  if (max->has_value() && times.max > kSchemaRepeatMax) {
+    Relax(place.In(names.max));
+    times.max = Expr::kNoMax;
   }
   return times;
 }
@@ -120,21 +124,17 @@ GbnfExpr JsonGrammar::NotIn(const std::vector<std::vector<uint32_t>>& words, siz
   return depth % kBranchDepthMax == kBranchDepthMax - 1 ? NewRule("key", std::move(key)) : key;
 }
 
-GbnfExpr JsonGrammar::OtherKey(const std::vector<Property>& properties) {
+GbnfExpr JsonGrammar::OtherKey(const std::vector<std::string>& names) {
   std::vector<std::vector<uint32_t>> words;
-  for (const Property& property : properties)
-    words.push_back(Expr::Text(Quoted(property.key)).text);
+  for (const std::string& name : names) words.push_back(Expr::Text(Quoted(name)).text);
   return NewRule("more", Expr::Sequence({Expr::Text("\""), NotIn(words, 0, 0)}));
 }
 
-// The grammar between the braces, spaces behind the last member included.
-GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Expr* more) {
+// The grammar between the braces, spaces behind the last member included. `other`: a member that
+// is none of the properties; null: there are none.
+GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Expr* other) {
   const size_t n = properties.size();
   // From the last to the first: the grammar behind member i - 1.
-  std::optional<Expr> other;
-  if (more != nullptr) {
-    other = Expr::Sequence({OtherKey(properties), Pair(*more)});
-  }
   std::vector<Expr> after(n + 1);  // of member i - 1
   std::vector<Expr> values(n);     // of member i: from its colon to the last member
   after[n] = other ? Expr::Repeat(Expr::Sequence({Comma(Space()), *other}), {}) : Expr::Text("");
@@ -167,6 +167,122 @@ GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Exp
   return may_end ? Expr::Optional(std::move(first)) : first;
 }
 
+// A part of "patternProperties".
+struct JsonGrammar::NamePattern {
+  std::vector<TextRule> rules;
+  std::optional<TextMatcher> matcher;
+  const SchemaJson* schema;
+  Place place;
+};
+
+absl::StatusOr<std::vector<JsonGrammar::NamePattern>> JsonGrammar::NamePatterns(
+    const SchemaJson& schema, const Place& place) {
+  std::vector<NamePattern> patterns;
+  const SchemaJson* field = Keyword(schema, "patternProperties");
+  if (field == nullptr) return patterns;
+  const Place here = place.In("patternProperties");
+  if (!field->is_object()) return BadSchema(here.path, "must be an object of schemas");
+  for (const auto& [regex, value] : field->items()) {
+    const Place at = here.In(regex);
+    auto rules = PatternRules(regex, at);
+    if (!rules.ok()) return rules.status();
+    auto matcher = TextMatcher::Create(*rules);
+    if (!matcher || !Work(matcher->nodes() / 16)) {
+      return BadSchema(at.path, "has patterns that are too large");
+    }
+    patterns.push_back({*std::move(rules), std::move(matcher), &value, at});
+  }
+  return patterns;
+}
+
+// What a property's value must meet: its own schema, those of patterns that match its name, or
+// else `more`.
+SchemaJson JsonGrammar::ValueSchema(const std::string& name, const SchemaJson* own,
+                                    const std::vector<NamePattern>& patterns,
+                                    const SchemaJson& more) {
+  SchemaJson all = SchemaJson::array();
+  if (own != nullptr) all.push_back(*own);
+  for (const NamePattern& pattern : patterns) {
+    if (Work(pattern.matcher->nodes() * name.size() / 8) && pattern.matcher->Matches(name)) {
+      all.push_back(*pattern.schema);
+    }
+  }
+  if (all.empty()) return more;
+  if (all.size() == 1) return all[0];
+  SchemaJson schema = SchemaJson::object();
+  schema["allOf"] = std::move(all);
+  return schema;
+}
+
+// What "propertyNames" asks of the names that are not listed.
+absl::StatusOr<std::vector<TextRule>> JsonGrammar::NameRules(const SchemaJson& schema,
+                                                             const Place& place) {
+  const SchemaJson* names = Keyword(schema, "propertyNames");
+  const Place at = place.In("propertyNames");
+  if (names == nullptr || *names == true) return std::vector<TextRule>();
+  if (*names == false) return UnmetSchema(at.path, "forbids every name");
+  if (!names->is_object()) return BadSchema(at.path, "must be a schema, an object");
+  for (const auto& member : names->items()) {
+    constexpr absl::string_view kKept[] = {"type", "pattern", "format", "minLength", "maxLength"};
+    if (std::find(std::begin(kKept), std::end(kKept), member.key()) == std::end(kKept) &&
+        !IsAnnotation(member.key())) {
+      Relax(at);
+    }
+  }
+  return StringRules(*names, at);
+}
+
+// The members that are no properties of their own, each with its key.
+absl::StatusOr<std::vector<GbnfExpr>> JsonGrammar::OtherMembers(
+    const SchemaJson& schema, const std::vector<std::string>& names,
+    const std::vector<NamePattern>& patterns, const SchemaJson& more, const Place& place) {
+  std::vector<TextRule> no_names;  // nor a pattern, added below
+  if (!names.empty()) {
+    Regex choice = {.kind = Regex::Kind::kChoice};
+    for (const std::string& name : names) choice.parts.push_back(TextRegex(name));
+    no_names.push_back({.regex = WholeRegex(std::move(choice)), .negated = true});
+  }
+  std::vector<Expr> members;
+  const auto add = [&](absl::StatusOr<Expr> key, const SchemaJson& value,
+                       const Place& at) -> absl::Status {
+    auto expr = key.ok() ? Visit(value, at) : key;
+    if (expr.ok()) members.push_back(Expr::Sequence({*std::move(key), Pair(*std::move(expr))}));
+    return expr.ok() || IsUnmet(expr.status()) ? absl::OkStatus() : expr.status();
+  };
+  if (patterns.empty() && more == false) return members;
+  auto of_names = NameRules(schema, place);
+  if (!of_names.ok() && IsUnmet(of_names.status())) return members;
+  if (!of_names.ok()) return of_names.status();
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    std::vector<TextRule> rules = patterns[i].rules;
+    rules.insert(rules.end(), of_names->begin(), of_names->end());
+    rules.insert(rules.end(), no_names.begin(), no_names.end());
+    for (size_t k = 0; k < patterns.size(); ++k) {
+      if (k != i) rules.push_back({.regex = patterns[k].rules[0].regex, .negated = true});
+    }
+    const Place& at = patterns[i].place;
+    if (absl::Status status = add(Strings(std::move(rules), at), *patterns[i].schema, at);
+        !status.ok()) {
+      return status;
+    }
+  }
+  if (more == false) return members;
+  std::vector<TextRule> rules = *std::move(of_names);
+  for (const NamePattern& pattern : patterns) {
+    rules.push_back({.regex = pattern.rules[0].regex, .negated = true});
+  }
+  absl::StatusOr<Expr> key = names.empty() ? Expr::Rule(string_) : OtherKey(names);
+  if (!rules.empty()) {
+    rules.insert(rules.end(), no_names.begin(), no_names.end());
+    key = Strings(std::move(rules), place);
+  }
+  if (absl::Status status = add(std::move(key), more, place.In("additionalProperties"));
+      !status.ok()) {
+    return status;
+  }
+  return members;
+}
+
 absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, const Place& place) {
   const SchemaJson none = SchemaJson::object();
   const SchemaJson* declared = Keyword(schema, "properties");
@@ -174,110 +290,137 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, cons
     return BadSchema(place.path + ".properties", "must be an object of schemas");
   }
   const SchemaJson* additional = Keyword(schema, "additionalProperties");
+  if (additional == nullptr) additional = Keyword(schema, "unevaluatedProperties");
   const SchemaJson* required = Keyword(schema, "required");
   if (required != nullptr && !required->is_array()) {
     return BadSchema(place.path + ".required", "must be an array of names");
   }
+  auto patterns = NamePatterns(schema, place);
+  if (!patterns.ok()) return patterns.status();
   // Where the schema names properties, others are allowed only by "additionalProperties".
-  const bool open = additional != nullptr ? *additional != false : declared == nullptr;
-  const SchemaJson more = additional != nullptr ? *additional : SchemaJson(open);
+  SchemaJson more =
+      additional != nullptr ? *additional : SchemaJson(declared == nullptr && patterns->empty());
   std::map<std::string, bool> wanted;
   for (const SchemaJson& key : required != nullptr ? *required : SchemaJson::array()) {
     if (!key.is_string()) return BadSchema(place.path + ".required", "must be an array of names");
     wanted[key.get<std::string>()] = true;
   }
-  const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
+  const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place);
   if (!times.ok()) return times.status();
+  const SchemaJson* names = Keyword(schema, "propertyNames");
+  if (names != nullptr && names->is_object() && names->contains("$ref")) {
+    const auto whole = MergeSchemas({*place.document, &merges_, &relaxed_}, *names, none,
+                                    place.path + ".propertyNames");
+    if (!whole.ok()) return whole.status();
+    SchemaJson with_names = schema;
+    with_names["propertyNames"] = *whole;
+    return VisitObject(with_names, place);
+  }
+  std::optional<SchemaCheck::Json> names_check;
+  if (names != nullptr && *names != true) names_check.emplace(*names);
   std::vector<Property> properties;
-  const auto add = [&](const std::string& key, const SchemaJson& value,
+  std::vector<std::string> listed;
+  const auto add = [&](const std::string& key, const SchemaJson* own,
                        const Place& at) -> absl::Status {
     const bool must = wanted.erase(key) > 0;
+    listed.push_back(key);
+    SchemaJson value = ValueSchema(key, own, *patterns, more == false ? SchemaJson(true) : more);
+    if (names_check && !CheckOf(place.document).Check(*names_check, key).ok()) value = false;
     auto expr = Visit(value, at);
     if (!expr.ok() && (must || !IsUnmet(expr.status()))) return expr.status();
     if (expr.ok()) properties.push_back({.key = key, .value = *std::move(expr), .required = must});
     return absl::OkStatus();
   };
   for (const auto& [key, value] : (declared != nullptr ? *declared : none).items()) {
-    if (absl::Status status = add(key, value, place.In("properties").In(key)); !status.ok()) {
+    if (absl::Status status = add(key, &value, place.In("properties").In(key)); !status.ok()) {
       return status;
+    }
+  }
+  // The names that there may be, of a record by an enumeration.
+  if (names != nullptr && names->is_object() && more != false && patterns->empty()) {
+    if (const SchemaJson* list = Keyword(*names, "enum"); list != nullptr && list->is_array()) {
+      for (const SchemaJson& key : *list) {
+        if (!key.is_string() || (declared != nullptr && declared->contains(key))) continue;
+        if (absl::Status status = add(key.get<std::string>(), nullptr, place.In("propertyNames"));
+            !status.ok()) {
+          return status;
+        }
+      }
+      more = false;
     }
   }
   const std::map<std::string, bool> missing = wanted;
   for (const auto& [key, must] : missing) {
-    if (additional != nullptr && *additional == false) {
+    const bool matches =
+        std::any_of(patterns->begin(), patterns->end(),
+                    [&key](const NamePattern& each) { return each.matcher->Matches(key); });
+    if (additional != nullptr && *additional == false && !matches) {
       return UnmetSchema(
           place.path + ".required",
           absl::StrCat("requires \"", key, "\", which it forbids: no value meets it"));
     }
-    const SchemaJson any = true;
-    const SchemaJson& value = more == false ? any : more;
-    if (absl::Status status = add(key, value, place.In("required")); !status.ok()) return status;
+    if (absl::Status status = add(key, nullptr, place.In("required")); !status.ok()) return status;
   }
-  const auto needed = std::count_if(properties.begin(), properties.end(),
-                                    [](const Property& property) { return property.required; });
   for (const Property& property : properties) {
     // Distinguishing other keys from it takes a level for each character.
-    if (open && Quoted(property.key).size() > kOpenKeyBytesMax) {
+    if (more != false && Quoted(property.key).size() > kOpenKeyBytesMax) {
       return BadSchema(place.path + ".properties",
                        absl::StrCat("a name of more than ", kOpenKeyBytesMax,
                                     " bytes, where others are allowed: forbid these "
                                     "(additionalProperties), or shorten it"));
     }
   }
-  const bool maps = open && properties.empty();
-  if (maps) return VisitMap(schema, more, place);
-  if (static_cast<uint32_t>(needed) < times->min) {
-    return BadSchema(place.path + ".minProperties",
-                     "is not supported above the number of required properties");
-  }
-  if (static_cast<uint32_t>(needed) > times->max) {
+  const bool is_any = listed.empty() && patterns->empty() && more == true && !names_check;
+  if (is_any && times->min == 0 && times->max == Expr::kNoMax) return AnyObject();
+  auto others = OtherMembers(schema, listed, *patterns, more, place);
+  if (!others.ok()) return others.status();
+  std::optional<Expr> other;
+  if (!others->empty()) other = NewRule("pair", Expr::Choice(*std::move(others)));
+  if (properties.empty()) return MapOf(other, *times, place);
+  const auto needed = static_cast<uint32_t>(
+      std::count_if(properties.begin(), properties.end(),
+                    [](const Property& property) { return property.required; }));
+  if (needed > times->max) {
     return UnmetSchema(place.path + ".maxProperties", "is less than it requires");
   }
-  if (open ? times->max != Expr::kNoMax : properties.size() > times->max) {
-    return BadSchema(place.path + ".maxProperties", "is not supported: no grammar can express it");
+  if (!other && properties.size() < times->min) {
+    return UnmetSchema(place.path + ".minProperties", "is more than it has");
   }
-  std::optional<Expr> rest;
-  if (open) {
-    auto value = Visit(more, place.In("additionalProperties"));
-    if (value.ok()) {
-      rest = *std::move(value);
-    } else if (!IsUnmet(value.status())) {
-      return value.status();
-    }
+  if (needed < times->min) Relax(place.In("minProperties"));
+  if (other ? times->max != Expr::kNoMax : properties.size() > times->max) {
+    Relax(place.In("maxProperties"));
   }
   return NewRule("object",
                  Expr::Sequence({Expr::Text("{"), Space(),
-                                 Members(properties, rest ? &*rest : nullptr), Expr::Text("}")}));
+                                 Members(properties, other ? &*other : nullptr), Expr::Text("}")}));
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const SchemaJson& schema, const SchemaJson& values,
-                                               const Place& place) {
-  const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
-  if (!times.ok()) return times.status();
-  if (times->min > 1) {
-    return BadSchema(place.path + ".minProperties",
-                     "is not supported above 1: no grammar can express it");
+// An object of members without names of their own; null: it is empty.
+absl::StatusOr<GbnfExpr> JsonGrammar::MapOf(const std::optional<Expr>& pair, Expr::Times times,
+                                            const Place& place) {
+  if (!pair && times.min > 0) {
+    return UnmetSchema(place.path + ".minProperties", "wants properties, which it forbids");
   }
-  if (values == true && times->min == 0 && times->max == Expr::kNoMax) return AnyObject();
-  auto value = Visit(values, place.In("additionalProperties"));
-  if (!value.ok() && (times->min > 0 || !IsUnmet(value.status()))) return value.status();
-  Expr empty = Expr::Sequence({Expr::Text("{"), Space(), Expr::Text("}")});
-  if (!value.ok() || times->max == 0) return empty;
-  const Expr pair = NewRule("pair", Expr::Sequence({Expr::Rule(string_), Pair(*std::move(value))}));
+  if (!pair || times.max == 0) return Expr::Sequence({Expr::Text("{"), Space(), Expr::Text("}")});
+  if (times.min > 1) Relax(place.In("minProperties"));  // a key may come twice
   Expr more = Expr::Sequence(
-      {pair, RepeatAnyNumber(Expr::Sequence({Comma(Space()), pair}),
-                             {.max = times->max == Expr::kNoMax ? Expr::kNoMax : times->max - 1})});
-  if (times->min == 0) more = Expr::Optional(std::move(more));
+      {*pair, RepeatAnyNumber(Expr::Sequence({Comma(Space()), *pair}),
+                              {.min = times.min > 1 ? times.min - 1 : 0,
+                               .max = times.max == Expr::kNoMax ? Expr::kNoMax : times.max - 1})});
+  if (times.min == 0) more = Expr::Optional(std::move(more));
   return NewRule("map",
                  Expr::Sequence({Expr::Text("{"), Space(), std::move(more), Expr::Text("}")}));
 }
 
 absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const SchemaJson& schema, const Place& place) {
-  auto times = TimesOf(schema, {"minItems", "maxItems"}, place.path);
+  auto times = TimesOf(schema, {"minItems", "maxItems"}, place);
   if (!times.ok()) return times.status();
   if (const SchemaJson* unique = Keyword(schema, "uniqueItems");
-      unique != nullptr && *unique != false) {
-    return BadSchema(place.path + ".uniqueItems", "is not supported: no grammar can express it");
+      unique != nullptr && *unique == true) {
+    Relax(place.In("uniqueItems"));
+  }
+  if (schema.contains("contains") && !schema.contains("minContains") && times->max > 0) {
+    times->min = std::max(times->min, 1u);
   }
   const SchemaJson* first = Keyword(schema, "prefixItems");
   const SchemaJson* items = Keyword(schema, "items");
@@ -287,6 +430,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const SchemaJson& schema, const
     first = items;
     items = Keyword(schema, "additionalItems");
   }
+  if (items == nullptr) items = Keyword(schema, "unevaluatedItems");
   if (first != nullptr && !first->is_array()) {
     return BadSchema(place.path + ".prefixItems", "must be an array of schemas");
   }

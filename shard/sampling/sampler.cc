@@ -75,15 +75,15 @@ size_t Choose(absl::Span<const double> weights, double draw) {
   return last;  // rounding may leave a sliver beyond the last weight
 }
 
-std::string Piece(const llama_vocab* vocab, int32_t token) {
+// Without `special` control tokens render as nothing.
+std::string Piece(const llama_vocab* vocab, int32_t token, bool special) {
   std::string piece(32, '\0');
-  // Control tokens render as nothing.
   int32_t size = llama_token_to_piece(vocab, token, piece.data(),
-                                      static_cast<int32_t>(piece.size()), 0, /*special=*/false);
+                                      static_cast<int32_t>(piece.size()), 0, special);
   if (size < 0) {
     piece.resize(-size);
     size = llama_token_to_piece(vocab, token, piece.data(), static_cast<int32_t>(piece.size()), 0,
-                                /*special=*/false);
+                                special);
   }
   piece.resize(std::max(0, size));
   return piece;
@@ -142,6 +142,8 @@ class LlamaSampler final : public SequenceSampler {
     return is_short() ? is_end(token) : llama_vocab_is_eog(vocab_, token) && !is_stop(token);
   }
 
+  // The token's text in the output.
+  std::string PieceOf(int32_t token) const;
   void MakeBias();
   void LeaveOutEnds(llama_token_data_array* candidates);
   void MakeFilters();
@@ -186,6 +188,19 @@ LlamaSampler::LlamaSampler(const wire::SamplerSettings& settings, const llama_vo
       n_vocab_(llama_vocab_n_tokens(vocab)),
       history_(settings, vocab) {
   MakeFilters();
+}
+
+std::string LlamaSampler::PieceOf(int32_t token) const {
+  const bool is_control = (llama_vocab_get_attr(vocab_, token) & LLAMA_TOKEN_ATTR_CONTROL) != 0;
+  if (!is_control || settings_.shown_marks().empty() || llama_vocab_is_eog(vocab_, token)) {
+    return Piece(vocab_, token, /*special=*/false);
+  }
+  std::string piece = Piece(vocab_, token, /*special=*/true);
+  const auto& marks = settings_.shown_marks();
+  const bool is_shown = std::any_of(marks.begin(), marks.end(), [&piece](const std::string& mark) {
+    return mark.find(piece) != std::string::npos;
+  });
+  return is_shown ? piece : std::string();
 }
 
 void LlamaSampler::MakeBias() {
@@ -361,7 +376,7 @@ void LlamaSampler::ReportLogprobs(absl::Span<const float> logits,
     wire::TokenLogprob* top = sampled->add_top();
     top->set_token(tokens[i]);
     top->set_logprob(logprob(tokens[i]));
-    top->set_piece(Piece(vocab_, tokens[i]));
+    top->set_piece(PieceOf(tokens[i]));
   }
 }
 
@@ -406,7 +421,7 @@ absl::StatusOr<wire::SampledToken> LlamaSampler::Sample(int32_t position,
   wire::SampledToken sampled;
   sampled.set_position(position);
   sampled.set_token(*token);
-  sampled.set_piece(Piece(vocab_, *token));
+  sampled.set_piece(PieceOf(*token));
   sampled.set_end_of_generation(is_end(*token));
   if (settings_.report_logprob() || settings_.logprobs() > 0) ReportLogprobs(logits, &sampled);
   if (settings_.mirostat() != 0) sampled.set_mirostat_mu(next_mu);

@@ -31,9 +31,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "node/api/openai/completion_session.h"
+#include "node/api/completion_session.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_request.h"
+#include "node/api/openai/openai_response.h"
 #include "node/http/http_server.h"
 #include "node/workers/child_process.h"
 #include "tests/support/cpu_seconds.h"
@@ -226,16 +227,18 @@ int RunServer(const Load& load) {
   ClockSource source(load);
   const auto counters = std::make_shared<ApiCounters>();  // shared with calls
   HttpServer::Options options;
-  options.error = [](int status, const std::string& words) { return ErrorResponse(status, words); };
+  options.error = [](int status, const std::string& words) {
+    return ErrorResponse(status, words, OpenAiError);
+  };
   options.handler = [&](const HttpRequest& http, std::shared_ptr<HttpResponder> responder) {
     auto request = ParseCompletion(http.body);
     if (!request.ok()) {
-      responder->Answer(ErrorResponse(request.status()));
+      responder->Answer(ErrorResponse(request.status(), OpenAiError));
       return;
     }
     CompletionSession::Options call;
-    call.answer = {
-        .chat = false, .id = "cmpl-0123456789abcdef01234567", .created_s = 1, .model = "m"};
+    call.writer = std::make_unique<OpenAiWriter>(ApiAnswer{
+        .chat = false, .id = "cmpl-0123456789abcdef01234567", .created_s = 1, .model = "m"});
     call.request_id = http.id;
     call.client = http.client;
     call.tokens_max = request->tokens_max.value_or(1);

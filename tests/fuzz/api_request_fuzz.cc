@@ -7,8 +7,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "node/api/answer_grammar.h"
 #include "node/api/openai/openai_request.h"
-#include "node/api/openai/openai_tools.h"
+#include "node/chat/known_tool_calls.h"
 #include "shard/sampling/gbnf.h"
 
 namespace strata {
@@ -36,9 +37,9 @@ void CheckRequest(absl::StatusOr<ApiRequest> request, bool chat) {
         request->n * std::max<size_t>(request->prompts.size(), 1) <= kApiChoicesMax);
   Check(request->stops.size() <= kApiStopsMax);
   Check(static_cast<size_t>(request->sampler.logit_bias_size()) <= kApiLogitBiasMax);
-  for (const ToolForm form : {ToolForm::kTagged, ToolForm::kBare, ToolForm::kMistral}) {
+  for (const ToolCallForm& form : KnownToolCallForms()) {
     ApiRequest constrained = *request;
-    if (absl::Status status = Constrain(form, &constrained); !status.ok()) {
+    if (absl::Status status = Constrain({.calls = form}, &constrained); !status.ok()) {
       CheckError(status);
     } else if (!constrained.sampler.grammar().empty()) {
       Check(ParseGbnf(constrained.sampler.grammar(), constrained.sampler.grammar_root()).ok());

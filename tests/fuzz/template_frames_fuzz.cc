@@ -1,5 +1,5 @@
 // Any bytes as the answer of a process that ran a stranger's chat template: they are a sound answer
-// or refused. Templates themselves are not fed here: that process contains what they do to minja
+// or refused. Templates themselves are not fed here: that process contains what they do to Jinja2
 // (tests/node/chat/template_pool_test.cc).
 #include <cstddef>
 #include <cstdint>

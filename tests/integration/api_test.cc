@@ -54,6 +54,42 @@ TEST_F(Api, EveryNodeWritesWhatTheProgramWrites) {
   }
 }
 
+TEST_F(Api, TakesWhatClientsOfOtherServersSend) {
+  for (const char* path : {"/models", "/v1/models/strata-demo.gguf", "/models/STRATA%20DEMO"}) {
+    EXPECT_EQ(Get(0, path).status, 200) << path;
+  }
+  EXPECT_EQ(Post(1, "/completions", Ask()).status, 200);
+  EXPECT_EQ(Post(1, "/v1/completions", Ask({{"model", "gpt-4o"}})).status, 404);
+
+  Json ask = {{"model", name_},
+              {"messages", {{{"role", "user"}, {"content", "The old captain"}}}},
+              {"functions", {{{"name", "f"}}}},
+              {"function_call", {{"name", "f"}}},
+              {"max_tokens", 200},
+              {"temperature", 0}};
+  const HttpReply reply = Post(0, "/chat/completions", ask);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json whole = Json::parse(reply.body);
+  EXPECT_EQ(whole["choices"][0]["message"]["function_call"]["name"], "f") << whole;
+  EXPECT_NE(whole["system_fingerprint"], "");
+  EXPECT_GT(whole["timings"]["predicted_n"], 0);
+
+  ask["stream"] = true;
+  ask["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  const std::vector<Json> events = EventsOf(Post(1, "/v1/chat/completions", ask).body);
+  std::string name;
+  int tokens = -1;
+  for (const Json& event : events) {
+    EXPECT_GE(event["usage"]["completion_tokens"], tokens);
+    tokens = event["usage"]["completion_tokens"];
+    if (event["choices"].empty()) continue;
+    const Json call = event["choices"][0]["delta"].value("function_call", Json::object());
+    name += call.value("name", "");
+  }
+  EXPECT_EQ(name, "f");
+  EXPECT_GT(tokens, 0);
+}
+
 TEST_F(Api, AChatGoesThroughTheModelsTemplate) {
   const Json ask = {{"model", name_},
                     {"messages", {{{"role", "user"}, {"content", "The old captain"}}}},

@@ -2,66 +2,11 @@
 // JSON. Pure; no byte of the input is trusted.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "node/chat/chat_message.h"
-#include "proto/frame.pb.h"
+#include "node/api/api_request.h"
 
 namespace strata {
-
-inline constexpr int kApiJsonDepthMax = 64;
-inline constexpr size_t kApiJsonValuesMax = 2'000'000;
-inline constexpr size_t kApiChoicesMax = 64;               // choices of one request: prompts × n
-inline constexpr uint64_t kApiPromptBytesMax = 16u << 20;  // of all choices of one request
-inline constexpr size_t kApiStopsMax = 256;
-inline constexpr size_t kApiStopBytesMax = 256;
-inline constexpr size_t kApiLogitBiasMax = 1024;
-inline constexpr uint32_t kApiTopLogprobsMax = 20;
-inline constexpr size_t kApiStopTokensMax = 256;
-inline constexpr size_t kApiAnswerChoicesMax = 1024;  // strings of which the output is one
-inline constexpr size_t kApiMessagesMax = 4096;
-inline constexpr size_t kApiToolsMax = 256;
-
-// A prompt as text or as tokens.
-struct ApiPrompt {
-  std::string text;
-  std::vector<int32_t> tokens;  // empty: the text
-};
-
-struct ApiRequest {
-  bool chat = false;
-  std::string model;                  // empty: the only one
-  std::vector<ApiPrompt> prompts;     // of a completion; at least one
-  std::vector<ChatMessage> messages;  // of a chat; at least one
-  uint32_t n = 1;                     // choices for each prompt
-  bool stream = false;
-  bool include_usage = false;
-  std::optional<uint32_t> tokens_max;  // unset: as far as the context goes
-  // The first choice's seed; each further one has the next. Random where the client gives none.
-  wire::SamplerSettings sampler;
-  std::vector<std::string> stops;
-  bool show_stop = false;   // the stop string is part of the output
-  bool no_special = false;  // of a completion: nothing is put before its prompt
-  bool logprobs = false;
-  // At the context's end, where the model can: forget the older half behind `keep_tokens`.
-  bool shift_context = false;
-  uint32_t keep_tokens = 0;
-  bool echo = false;     // of a completion: the output begins with the prompt
-  uint32_t best_of = 0;  // of a completion: how many of the `n` are returned; 0: all
-  // Of a chat: how its template renders the prompt (ChatTemplate::RenderOptions).
-  bool ends_with_opening = true;
-  bool continues_last = false;
-  std::string template_variables;
-  std::string answer_schema;  // text of a JSON Schema that constrains the output; empty: none
-  std::string answer_path;    // path of the schema in the request, for errors
-  ChatTools tools;
-};
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that asks for an
 // unsupported feature (node/api/openai/openai_fields.h). Unknown fields are ignored.

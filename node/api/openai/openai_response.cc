@@ -6,7 +6,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "node/api/openai/openai_error.h"
+#include "node/api/server_sent_events.h"
 #include "transport/base/utf8.h"
+#include "transport/base/version.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -75,8 +78,9 @@ OrderedJson LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
                      : CompletionLogprobs(piece.tokens, piece.text_offsets);
 }
 
-OrderedJson FinishOf(const ApiPiece& piece) {
+OrderedJson FinishOf(const ApiAnswer& answer, const ApiPiece& piece) {
   if (piece.finish_reason.empty()) return nullptr;
+  if (answer.calls_functions && piece.finish_reason == "tool_calls") return "function_call";
   return piece.finish_reason;
 }
 
@@ -109,11 +113,45 @@ OrderedJson CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
   return list;
 }
 
+// Adds the calls, or the next pieces of them, to a message or a delta.
+void AddCalls(const ApiAnswer& answer, const ApiPiece& piece, bool chunk, OrderedJson* message) {
+  if (piece.calls.empty()) return;
+  OrderedJson calls = CallsOf(piece.calls, chunk);
+  if (answer.calls_functions) {
+    (*message)["function_call"] = std::move(calls[0]["function"]);
+  } else {
+    (*message)["tool_calls"] = std::move(calls);
+  }
+}
+
 OrderedJson UsageOf(const ApiUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
+}
+
+// llama.cpp's.
+OrderedJson TimingsOf(const ApiUsage& usage) {
+  const double prompt_ms = absl::ToDoubleMilliseconds(usage.first_token);
+  const double answer_ms = absl::ToDoubleMilliseconds(usage.total - usage.first_token);
+  const uint64_t prompt_tokens =
+      usage.prompt_tokens - std::min(usage.cached_tokens, usage.prompt_tokens);
+  const auto ratio = [](double a, double b) { return b > 0 ? a / b : 0; };
+  const auto rate = [&](uint64_t tokens, double ms) {
+    return ratio(1000 * static_cast<double>(tokens), ms);
+  };
+  return {
+      {"cache_n", usage.cached_tokens},
+      {"prompt_n", prompt_tokens},
+      {"prompt_ms", prompt_ms},
+      {"prompt_per_token_ms", ratio(prompt_ms, static_cast<double>(prompt_tokens))},
+      {"prompt_per_second", rate(prompt_tokens, prompt_ms)},
+      {"predicted_n", usage.completion_tokens},
+      {"predicted_ms", answer_ms},
+      {"predicted_per_token_ms", ratio(answer_ms, static_cast<double>(usage.completion_tokens))},
+      {"predicted_per_second", rate(usage.completion_tokens, answer_ms)}};
 }
 
 OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
@@ -124,6 +162,7 @@ OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
           {"object", object},
           {"created", answer.created_s},
           {"model", answer.model},
+          {"system_fingerprint", absl::StrCat("strata-", LocalVersions().strata())},
           {"choices", std::move(choices)}};
 }
 
@@ -131,33 +170,32 @@ std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(
 
 }  // namespace
 
-std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool include_usage) {
+std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece) {
   OrderedJson choice = {{"index", piece.index}};
   if (answer.chat) {
     OrderedJson delta = OrderedJson::object();
     if (piece.first) delta["role"] = "assistant";
     if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
-    if (!piece.calls.empty()) delta["tool_calls"] = CallsOf(piece.calls, /*chunk=*/true);
+    if (!piece.thought.empty()) delta["reasoning_content"] = piece.thought;
+    AddCalls(answer, piece, /*chunk=*/true, &delta);
     choice["delta"] = std::move(delta);
   } else {
     choice["text"] = piece.text;
   }
   choice["logprobs"] = LogprobsOf(answer, piece);
-  choice["finish_reason"] = FinishOf(piece);
+  choice["finish_reason"] = FinishOf(answer, piece);
   AddStopReason(piece, &choice);
   OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array({std::move(choice)}));
-  if (include_usage) frame["usage"] = nullptr;
+  if (answer.usage == ApiAnswer::Usage::kAtEnd) frame["usage"] = nullptr;
+  if (answer.usage == ApiAnswer::Usage::kInPieces) frame["usage"] = UsageOf(piece.usage);
   return Event(frame);
 }
 
 std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
   OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array());
   frame["usage"] = UsageOf(usage);
+  frame["timings"] = TimingsOf(usage);
   return Event(frame);
-}
-
-std::string ErrorEvent(absl::string_view error_json) {
-  return absl::StrCat("data: ", error_json, "\n\n");
 }
 
 std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& choices,
@@ -167,21 +205,50 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
     OrderedJson choice = {{"index", piece.index}};
     if (answer.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}};
+      if (!piece.thought.empty()) choice["message"]["reasoning_content"] = piece.thought;
       if (!piece.calls.empty()) {
         if (piece.text.empty()) choice["message"]["content"] = nullptr;
-        choice["message"]["tool_calls"] = CallsOf(piece.calls, /*chunk=*/false);
+        AddCalls(answer, piece, /*chunk=*/false, &choice["message"]);
       }
     } else {
       choice["text"] = piece.text;
     }
     choice["logprobs"] = LogprobsOf(answer, piece);
-    choice["finish_reason"] = FinishOf(piece);
+    choice["finish_reason"] = FinishOf(answer, piece);
     AddStopReason(piece, &choice);
     list.push_back(std::move(choice));
   }
   OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(list));
   frame["usage"] = UsageOf(usage);
+  frame["timings"] = TimingsOf(usage);
   return Dump(frame);
+}
+
+HttpResponse OpenAiWriter::Begin(const std::vector<ApiPiece>& firsts) {
+  HttpResponse head = EventStream();
+  if (answer_.chat) {
+    for (const ApiPiece& piece : firsts) head.body += Piece(piece);
+  }
+  return head;
+}
+
+std::string OpenAiWriter::Piece(const ApiPiece& piece) { return PieceEvent(answer_, piece); }
+
+std::string OpenAiWriter::End(const ApiUsage& usage) {
+  const bool has_usage = answer_.usage != ApiAnswer::Usage::kNone;
+  return absl::StrCat(has_usage ? UsageEvent(answer_, usage) : "", "data: [DONE]\n\n");
+}
+
+std::string OpenAiWriter::Failure(const absl::Status& status) {
+  return absl::StrCat("data: ", OpenAiError(ErrorOf(status)), "\n\n");
+}
+
+HttpResponse OpenAiWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
+  return {.body = WholeResponse(answer_, choices, usage)};
+}
+
+HttpResponse OpenAiWriter::Error(const absl::Status& status) {
+  return ErrorResponse(status, OpenAiError);
 }
 
 namespace {
@@ -205,7 +272,7 @@ const char* StateOf(const wire::ModelStatus& model) {
   }
 }
 
-OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+OrderedJson ModelOf(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
   OrderedJson json = {{"id", model.name()},
                       {"object", "model"},
@@ -223,7 +290,12 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
                         {"exact", model.exact()},
                         {"serving", serving},
                         {"state", StateOf(model)},
-                        {"chat", !model.chat_template().empty()}}}};
+                        {"chat", chat.status.ok()}}}};
+  if (chat.status.ok()) {
+    json["strata"]["tools"] = chat.tools_in_words ? "in words" : "as its template";
+  } else {
+    json["strata"]["chat_problem"] = ValidUtf8(chat.status.message());
+  }
   if (model.status().code() != 0) {
     json["strata"]["problem"] = ValidUtf8(FromWire(model.status()).message());
   }
@@ -232,14 +304,15 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
 
 }  // namespace
 
-std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models,
+                       const std::vector<ChatSupport>& chat, int64_t now_s) {
   OrderedJson data = OrderedJson::array();
-  for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
+  for (size_t i = 0; i < models.size(); ++i) data.push_back(ModelOf(models[i], chat[i], now_s));
   return Dump({{"object", "list"}, {"data", std::move(data)}});
 }
 
-std::string ModelJson(const wire::ModelStatus& model, int64_t now_s) {
-  return Dump(ModelOf(model, now_s));
+std::string ModelJson(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
+  return Dump(ModelOf(model, chat, now_s));
 }
 
 }  // namespace strata

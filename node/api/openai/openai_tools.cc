@@ -1,187 +1,40 @@
 #include "node/api/openai/openai_tools.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
+#include "node/api/answer_format.h"
+#include "node/api/field_reader.h"
+#include "node/api/json_body.h"
+#include "node/api/tool_fields.h"
 
 namespace strata {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kAnyObject[] = R"({"type":"object"})";
-
-// The text of a member of the body, which is valid JSON; the last one of its name. Empty: none.
-absl::string_view MemberText(absl::string_view body, absl::string_view name) {
-  absl::string_view found, key;
-  int depth = 0;
-  size_t value_at = 0;  // 0: in a key
-  for (size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (c == '"') {
-      const size_t from = ++i;
-      while (i < body.size() && body[i] != '"') i += body[i] == '\\' ? 2 : 1;
-      if (depth == 1 && value_at == 0) key = body.substr(from, i - from);
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if (depth == 1 && c == ':' && value_at == 0) {
-      value_at = i + 1;
-    } else if (c == '}' || c == ']' || c == ',') {
-      if (depth == 1 && value_at != 0) {
-        if (key == name) found = body.substr(value_at, i - value_at);
-        value_at = 0;
-      }
-      if (c != ',') --depth;
-    }
-  }
-  return found;
-}
-
-const Json* Member(const Json& json, const char* name) {
-  if (!json.is_object()) return nullptr;
-  const auto found = json.find(name);
-  return found == json.end() || found->is_null() ? nullptr : &*found;
-}
-const std::string* Text(const Json& json, const char* name) {
-  const Json* member = Member(json, name);
-  return member == nullptr ? nullptr : member->get_ptr<const std::string*>();
-}
-
-bool IsName(absl::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
-  });
-}
-
-absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
-  const std::string expected =
-      R"(must be "none", "auto", "required" or {"type":"function","function":{"name":…}})";
-  if (const auto* word = choice.get_ptr<const std::string*>()) {
-    if (*word == "none") {
-      tools->choice = ChatTools::Choice::kNone;
-    } else if (*word == "required") {
-      tools->choice = ChatTools::Choice::kRequired;
-    } else if (*word != "auto") {
-      return BadParam("tool_choice", expected);
-    }
-    if (*word == "required" && tools->list.empty()) {
-      return BadParam("tool_choice", "is \"required\", but the request has no tools");
-    }
-    return absl::OkStatus();
-  }
-  const Json* function = Member(choice, "function");
-  const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
-  const std::string* type = Text(choice, "type");
-  if (name == nullptr || type == nullptr || *type != "function")
-    return BadParam("tool_choice", expected);
-  if (std::none_of(tools->list.begin(), tools->list.end(),
-                   [name](const ChatTool& tool) { return tool.name == *name; })) {
-    return BadParam("tool_choice", absl::StrCat("there is no tool \"", *name, "\""));
-  }
-  tools->choice = ChatTools::Choice::kRequired;
-  tools->only = *name;
-  return absl::OkStatus();
-}
-
-// Sets the request's output constraint; a second one is an error.
-class OutputConstraint {
- public:
-  OutputConstraint(absl::string_view body, ApiRequest* request) : body_(body), request_(request) {}
-
-  absl::Status Grammar(const Json& grammar, const std::string& path) {
-    if (absl::Status status = Claim(path); !status.ok()) return status;
-    if (!grammar.is_string()) return BadParam(path, "must be a grammar in GBNF, a string");
-    return SetGrammar(grammar.get_ref<const std::string&>(), path);
-  }
-  // A schema, or its text.
-  absl::Status Schema(const SchemaJson& schema, const std::string& path) {
-    if (absl::Status status = Claim(path); !status.ok()) return status;
-    SchemaJson read = schema;
-    if (const auto* text = schema.get_ptr<const std::string*>()) {
-      auto parsed = ParseSchema(*text, path);
-      if (!parsed.ok()) return parsed.status();
-      read = *std::move(parsed);
-    }
-    request_->answer_path = path;
-    request_->answer_schema = read.dump();
-    return absl::OkStatus();
-  }
-  absl::Status Choice(const Json& choice, const std::string& path) {
-    if (absl::Status status = Claim(path); !status.ok()) return status;
-    GbnfGrammar grammar;
-    std::vector<GbnfExpr> strings;
-    for (const Json& each : choice.is_array() ? choice : Json::array()) {
-      const auto* text = each.get_ptr<const std::string*>();
-      if (text == nullptr || text->empty()) strings.clear();
-      if (text == nullptr || text->empty()) break;
-      strings.push_back(GbnfExpr::Text(*text));
-    }
-    if (strings.empty() || strings.size() > kApiAnswerChoicesMax) {
-      return BadParam(path,
-                      absl::StrCat("must be an array of 1 to ", kApiAnswerChoicesMax, " strings"));
-    }
-    grammar.rules.push_back({.name = "root", .body = GbnfExpr::Choice(std::move(strings))});
-    return SetGrammar(PrintGbnf(grammar), path);
-  }
-  // OpenAI's response_format.
-  absl::Status Format(const Json& format);
-  // vLLM's structured_outputs.
-  absl::Status Structured(const Json& json);
-  absl::Status AnyJson(const std::string& path) {
-    return Schema(SchemaJson::parse(kAnyObject), path);
-  }
-  absl::StatusOr<SchemaJson> Ordered(const std::string& name) const {
-    return ParseSchema(MemberText(body_, name), name);
-  }
-
- private:
-  absl::Status Claim(const std::string& path) {
-    if (claimed_by_.empty()) {
-      claimed_by_ = path;
-      return absl::OkStatus();
-    }
-    return BadParam(path, absl::StrCat("and ", claimed_by_, " cannot both constrain the output"));
-  }
-  absl::Status SetGrammar(const std::string& grammar, const std::string& path) {
-    const auto parsed = ParseGbnf(grammar);
-    const absl::Status status = parsed.ok() ? CheckGbnf(*parsed) : parsed.status();
-    if (!status.ok()) {
-      absl::string_view words = status.message();  // "grammar, line 1: …", "grammar has …"
-      if (absl::ConsumePrefix(&words, "grammar")) {
-        while (!words.empty() && absl::StrContains(":, ", words[0])) words.remove_prefix(1);
-      }
-      return BadParam(path, words);
-    }
-    request_->sampler.set_grammar(grammar);
-    return absl::OkStatus();
-  }
-
-  const absl::string_view body_;
-  ApiRequest* const request_;
-  std::string claimed_by_;
-};
-
-absl::Status OutputConstraint::Format(const Json& format) {
-  const std::string* type = Text(format, "type");
-  if (type == nullptr || (*type != "text" && *type != "json_object" && *type != "json_schema")) {
-    return BadParam("response_format.type", R"(must be "text", "json_object" or "json_schema")");
+// OpenAI's response_format.
+absl::Status ReadResponseFormat(const Json& format, AnswerFormat* answer) {
+  const std::string* type = TextMember(format, "type");
+  if (type == nullptr ||
+      (*type != "text" && *type != "json_object" && *type != "json_schema" && *type != "grammar")) {
+    return BadParam("response_format.type",
+                    R"(must be "text", "json_object", "json_schema" or "grammar")");
   }
   if (*type == "text") return absl::OkStatus();
-  auto ordered = Ordered("response_format");
+  if (*type == "grammar") {  // llama.cpp's and Fireworks'
+    const Json* grammar = Member(format, "grammar");
+    return answer->Grammar(grammar != nullptr ? *grammar : Json(), "response_format.grammar");
+  }
+  auto ordered = answer->Ordered("response_format");
   if (!ordered.ok()) return ordered.status();
   if (*type == "json_object") {
     // As llama.cpp's server has it.
     if (ordered->is_object() && ordered->contains("schema") && (*ordered)["schema"].is_object()) {
-      return Schema((*ordered)["schema"], "response_format.schema");
+      return answer->Schema((*ordered)["schema"], "response_format.schema");
     }
-    return AnyJson("response_format");
+    return answer->AnyJson("response_format");
   }
   if (!ordered->is_object() || !ordered->contains("json_schema") ||
       !(*ordered)["json_schema"].is_object()) {
@@ -192,15 +45,17 @@ absl::Status OutputConstraint::Format(const Json& format) {
       !described["strict"].is_null()) {
     return BadParam("response_format.json_schema.strict", "must be true or false");
   }
+  answer->set_strict(described.contains("strict") && described["strict"] == true);
   if (described.contains("schema") && !described["schema"].is_null()) {
-    return Schema(described["schema"], "response_format.json_schema.schema");
+    return answer->Schema(described["schema"], "response_format.json_schema.schema");
   }
-  return AnyJson("response_format");
+  return answer->AnyJson("response_format");
 }
 
-absl::Status OutputConstraint::Structured(const Json& json) {
+// vLLM's structured_outputs.
+absl::Status ReadStructured(const Json& json, AnswerFormat* answer) {
   if (!json.is_object()) return BadParam("structured_outputs", "must be an object");
-  auto ordered = Ordered("structured_outputs");
+  auto ordered = answer->Ordered("structured_outputs");
   if (!ordered.ok()) return ordered.status();
   for (const auto& [key, value] : json.items()) {
     const std::string path = absl::StrCat("structured_outputs.", key);
@@ -208,13 +63,15 @@ absl::Status OutputConstraint::Structured(const Json& json) {
     if (value.is_null() || value == false || key == "backend" || key.starts_with("_backend")) {
       continue;
     } else if (key == "json" && ordered->contains("json")) {
-      status = Schema((*ordered)["json"], path);
+      status = answer->Schema((*ordered)["json"], path);
     } else if (key == "grammar") {
-      status = Grammar(value, path);
+      status = answer->Grammar(value, path);
+    } else if (key == "regex") {
+      status = answer->Regex(value, path);
     } else if (key == "choice") {
-      status = Choice(value, path);
+      status = answer->Choice(value, path);
     } else if (key == "json_object") {
-      status = AnyJson(path);
+      status = answer->AnyJson(path);
     } else {
       status = UnsupportedParam(path);
     }
@@ -223,10 +80,84 @@ absl::Status OutputConstraint::Structured(const Json& json) {
   return absl::OkStatus();
 }
 
+const SchemaJson* MemberOf(const SchemaJson& json, const char* name) {
+  return json.is_object() && json.contains(name) ? &json[name] : nullptr;
+}
+
+// Adds a function as "tools" and "functions" describe it; `path`: of its object.
+absl::Status AddFunction(const SchemaJson& function, const std::string& path, ChatTools* tools) {
+  return AddTool({.name = MemberOf(function, "name"),
+                  .description = MemberOf(function, "description"),
+                  .parameters = MemberOf(function, "parameters"),
+                  .strict = MemberOf(function, "strict"),
+                  .path = path,
+                  .parameters_name = "parameters"},
+                 tools);
+}
+
+// The list in its order; empty: there is none.
+absl::StatusOr<SchemaJson> ReadToolList(const Json& json, absl::string_view body,
+                                        const std::string& name) {
+  const Json* list = Member(json, name.c_str());
+  if (list == nullptr) return SchemaJson::array();
+  if (!list->is_array() || list->size() > kApiToolsMax) {
+    return BadParam(name, absl::StrCat("must be an array of at most ", kApiToolsMax, " ", name));
+  }
+  const auto ordered = ParseSchema(MemberText(body, name), name);
+  if (!ordered.ok()) return ordered.status();
+  // A name may be written with different escapes, and so come twice.
+  if (Json::parse(ordered->dump()) != *list) return BadParam(name, "is given more than once");
+  return ordered;
+}
+
+// OpenAI's older form of tools: "functions" and "function_call".
+absl::Status ReadFunctions(const Json& json, absl::string_view body, ApiRequest* request) {
+  ChatTools& tools = request->tools;
+  const auto list = ReadToolList(json, body, "functions");
+  if (!list.ok()) return list.status();
+  if (!list->empty() && !tools.list.empty()) {
+    return BadParam("functions", "and tools cannot both be given");
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    absl::Status status = AddFunction((*list)[i], absl::StrCat("functions[", i, "]"), &tools);
+    if (!status.ok()) return status;
+  }
+  if (!list->empty()) {
+    request->calls_functions = true;
+    tools.parallel = false;
+  }
+  const Json* call = Member(json, "function_call");
+  if (call == nullptr) return absl::OkStatus();
+  const std::string* name = TextMember(*call, "name");
+  if (*call == "none") {
+    tools.choice = ChatTools::Choice::kNone;
+  } else if (name != nullptr) {
+    if (CheckOffered(*name, tools).ok()) {
+      tools.choice = ChatTools::Choice::kRequired;
+      tools.only = *name;
+    } else {
+      return BadParam("function_call", absl::StrCat("there is no function \"", *name, "\""));
+    }
+  } else if (*call != "auto" && *call != "") {
+    return BadParam("function_call", R"(must be "none", "auto" or {"name":…})");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
+absl::Status ReadFormat(const Json& json, AnswerFormat* answer) {
+  const Json* format = Member(json, "format");
+  if (format == nullptr || *format == "") return absl::OkStatus();
+  if (*format == "json") return answer->AnyJson("format");
+  if (!format->is_object()) return BadParam("format", "must be \"json\" or a JSON Schema");
+  auto ordered = answer->Ordered("format");
+  if (!ordered.ok()) return ordered.status();
+  return answer->Schema(*ordered, "format");
+}
+
 absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiRequest* request) {
-  OutputConstraint constraint(body, request);
+  AnswerFormat constraint(body, request);
   for (const char* name : {"grammar", "guided_grammar"}) {
     const Json* grammar = Member(json, name);
     if (grammar == nullptr || *grammar == "") continue;
@@ -239,61 +170,48 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
     if (!ordered.ok()) return ordered.status();
     if (absl::Status status = constraint.Schema(*ordered, name); !status.ok()) return status;
   }
+  for (const char* name : {"guided_regex", "regex"}) {
+    const Json* regex = Member(json, name);
+    if (regex == nullptr || *regex == "") continue;
+    if (absl::Status status = constraint.Regex(*regex, name); !status.ok()) return status;
+  }
+  if (absl::Status status = ReadFormat(json, &constraint); !status.ok()) return status;
   if (const Json* choice = Member(json, "guided_choice"); choice != nullptr) {
     if (absl::Status status = constraint.Choice(*choice, "guided_choice"); !status.ok())
       return status;
   }
   if (const Json* structured = Member(json, "structured_outputs"); structured != nullptr) {
-    if (absl::Status status = constraint.Structured(*structured); !status.ok()) return status;
+    if (absl::Status status = ReadStructured(*structured, &constraint); !status.ok()) return status;
   }
   const Json* format = Member(json, "response_format");
-  return format == nullptr ? absl::OkStatus() : constraint.Format(*format);
+  return format == nullptr ? absl::OkStatus() : ReadResponseFormat(*format, &constraint);
 }
 
 absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* request) {
   ChatTools& tools = request->tools;
-  if (const Json* list = Member(json, "tools"); list != nullptr) {
-    if (!list->is_array() || list->size() > kApiToolsMax) {
-      return BadParam("tools",
-                      absl::StrCat("must be an array of at most ", kApiToolsMax, " tools"));
+  const auto list = ReadToolList(json, body, "tools");
+  if (!list.ok()) return list.status();
+  for (size_t i = 0; i < list->size(); ++i) {
+    const SchemaJson& described = (*list)[i];
+    const std::string path = absl::StrCat("tools[", i, "]");
+    const SchemaJson* type = MemberOf(described, "type");
+    if (type == nullptr || *type != "function") {
+      return BadParam(path + ".type", "must be \"function\"");
     }
-    const auto ordered = ParseSchema(MemberText(body, "tools"), "tools");
-    if (!ordered.ok()) return ordered.status();
-    // A name may be written with different escapes, and so come twice.
-    if (Json::parse(ordered->dump()) != *list) return BadParam("tools", "is given more than once");
-    for (size_t i = 0; i < ordered->size(); ++i) {
-      const std::string path = absl::StrCat("tools[", i, "]");
-      const std::string* type = Text((*list)[i], "type");
-      if (type == nullptr || *type != "function") {
-        return BadParam(path + ".type", "must be \"function\"");
-      }
-      const Json* function = Member((*list)[i], "function");
-      const std::string* name = function != nullptr ? Text(*function, "name") : nullptr;
-      if (name == nullptr || !IsName(*name)) {
-        return BadParam(path + ".function.name",
-                        "must be 1 to 64 letters, digits, dots, underscores and hyphens");
-      }
-      if (std::any_of(tools.list.begin(), tools.list.end(),
-                      [name](const ChatTool& tool) { return tool.name == *name; })) {
-        return BadParam(path + ".function.name",
-                        absl::StrCat("several tools are named \"", *name, "\""));
-      }
-      ChatTool tool = {.name = *name, .json = (*ordered)[i].dump(), .parameters = {}};
-      if (const Json* parameters = Member(*function, "parameters"); parameters != nullptr) {
-        if (!parameters->is_object())
-          return BadParam(path + ".function.parameters", "must be an object");
-        if (!parameters->empty()) tool.parameters = (*ordered)[i]["function"]["parameters"].dump();
-      }
-      tools.list.push_back(std::move(tool));
-    }
+    const SchemaJson* function = MemberOf(described, "function");
+    absl::Status status =
+        AddFunction(function != nullptr ? *function : SchemaJson(), path + ".function", &tools);
+    if (!status.ok()) return status;
+    tools.list.back().json = described.dump();  // as the client wrote it
   }
   if (const Json* parallel = Member(json, "parallel_tool_calls"); parallel != nullptr) {
     if (!parallel->is_boolean()) return BadParam("parallel_tool_calls", "must be true or false");
     tools.parallel = parallel->get<bool>();
   }
   if (const Json* choice = Member(json, "tool_choice"); choice != nullptr) {
-    if (absl::Status status = ReadChoice(*choice, &tools); !status.ok()) return status;
+    if (absl::Status status = ReadToolChoice(*choice, &tools); !status.ok()) return status;
   }
+  if (absl::Status status = ReadFunctions(json, body, request); !status.ok()) return status;
   if (tools.choice == ChatTools::Choice::kRequired && !request->sampler.grammar().empty()) {
     return BadParam("tool_choice", "and grammar cannot both constrain the output");
   }
@@ -301,62 +219,43 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
 }
 
 absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage* message) {
+  const auto add = [message](const Json& function, const std::string& path, const std::string* id) {
+    const std::string* called = TextMember(function, "name");
+    const Json* arguments = Member(function, "arguments");
+    if (called == nullptr || called->empty()) return BadParam(path + ".name", "is missing");
+    // Some clients send the object itself.
+    if (arguments == nullptr || !(arguments->is_string() || arguments->is_object())) {
+      return BadParam(path + ".arguments", "must be a string or an object");
+    }
+    message->calls.push_back(
+        {.id = id != nullptr ? *id : "",
+         .name = *called,
+         .arguments = arguments->is_string() ? arguments->get<std::string>() : arguments->dump()});
+    return absl::OkStatus();
+  };
   if (const Json* list = Member(json, "tool_calls"); list != nullptr) {
     if (!list->is_array() || list->size() > kApiToolsMax) {
       return BadParam(name + ".tool_calls",
                       absl::StrCat("must be an array of at most ", kApiToolsMax, " calls"));
     }
     for (size_t i = 0; i < list->size(); ++i) {
-      const std::string path = absl::StrCat(name, ".tool_calls[", i, "]");
-      const Json* function = Member((*list)[i], "function");
-      const std::string* called = function != nullptr ? Text(*function, "name") : nullptr;
-      const std::string* arguments = function != nullptr ? Text(*function, "arguments") : nullptr;
-      if (called == nullptr || called->empty())
-        return BadParam(path + ".function.name", "is missing");
-      if (arguments == nullptr) return BadParam(path + ".function.arguments", "must be a string");
-      const std::string* id = Text((*list)[i], "id");
-      message->calls.push_back(
-          {.id = id != nullptr ? *id : "", .name = *called, .arguments = *arguments});
+      const Json& call = (*list)[i];
+      const Json* function = Member(call, "function");
+      absl::Status status =
+          add(function != nullptr ? *function : Json(),
+              absl::StrCat(name, ".tool_calls[", i, "].function"), TextMember(call, "id"));
+      if (!status.ok()) return status;
+    }
+  }
+  if (const Json* call = Member(json, "function_call"); call != nullptr) {
+    if (absl::Status status = add(*call, name + ".function_call", nullptr); !status.ok()) {
+      return status;
     }
   }
   if (message->role == "tool") {
-    const std::string* id = Text(json, "tool_call_id");
-    if (id == nullptr) return BadParam(name + ".tool_call_id", "is missing");
-    message->call_id = *id;
+    const std::string* id = TextMember(json, "tool_call_id");
+    if (id != nullptr) message->call_id = *id;
   }
-  return absl::OkStatus();
-}
-
-absl::Status Constrain(ToolForm form, ApiRequest* request) {
-  const ChatTools& tools = request->tools;
-  const bool must_call = tools.offered() && tools.choice == ChatTools::Choice::kRequired;
-  const bool answers = !must_call && !request->answer_schema.empty();
-  if (!must_call && !answers) return absl::OkStatus();
-  JsonGrammar grammar;
-  std::vector<GbnfExpr> parts;
-  if (answers) {
-    const auto json = ParseSchema(request->answer_schema, request->answer_path);
-    if (!json.ok()) return json.status();
-    auto answer = grammar.Schema(*json, request->answer_path);
-    if (!answer.ok()) return answer.status();
-    parts.push_back(*std::move(answer));
-  }
-  if (tools.offered()) {
-    std::vector<CallableTool> list;
-    for (size_t i = 0; i < tools.list.size(); ++i) {
-      if (!tools.only.empty() && tools.list[i].name != tools.only) continue;
-      list.push_back({.name = tools.list[i].name,
-                      .parameters = tools.list[i].parameters,
-                      .path = absl::StrCat("tools[", i, "].function.parameters")});
-    }
-    auto call = ToolCallGrammar(form, list, tools.parallel && tools.only.empty(), &grammar);
-    if (!call.ok()) return call.status();
-    parts.push_back(*std::move(call));
-  }
-  auto text =
-      grammar.Finish(GbnfExpr::Choice(std::move(parts)), answers ? request->answer_path : "tools");
-  if (!text.ok()) return text.status();
-  request->sampler.set_grammar(*std::move(text));
   return absl::OkStatus();
 }
 

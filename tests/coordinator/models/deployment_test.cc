@@ -14,7 +14,7 @@
 #include "coordinator/request/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "node/api/openai/openai_error.h"
+#include "node/api/api_error.h"
 #include "tests/coordinator/models/placed_model.h"
 
 namespace strata {

@@ -18,7 +18,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Pair;
 
-const std::vector<std::string> kAllowed = {"https://chat.example", "http://localhost:3000"};
+const BrowserPolicy kAllowed = {.origins = {"https://chat.example", "http://localhost:3000"},
+                                .hosts = {}};
+
+absl::Status CheckOrigins(std::vector<std::string> origins) {
+  return CheckPolicy({.origins = std::move(origins), .hosts = {}});
+}
 
 HttpRequest From(const std::string& origin, const std::string& method = "GET") {
   HttpRequest request;
@@ -30,11 +35,13 @@ HttpRequest From(const std::string& origin, const std::string& method = "GET") {
 
 TEST(CrossOrigin, OriginsAreAsBrowsersWriteThem) {
   EXPECT_THAT(CheckOrigins({"https://chat.example", "http://localhost:3000", "http://[::1]:80",
-                            "chrome-extension://abcdefghijklmnop"}),
+                            "chrome-extension://abcdefghijklmnop", "chrome-extension://*",
+                            "http://192.168.1.5:*"}),
               IsOk());
-  for (const char* bad : {"", "chat.example", "https://", "://x", "https://chat.example/",
-                          "https://Chat.example", "https://a b", "https://*.example",
-                          "https://me@x", "https://a,https://b", "https://a\r\nX: y"}) {
+  for (const char* bad :
+       {"", "chat.example", "https://", "://x", "https://chat.example/", "https://Chat.example",
+        "https://a b", "https://*.example", "https://*", "http://*:*", "https://me@x",
+        "https://a,https://b", "https://a\r\nX: y"}) {
     EXPECT_THAT(CheckOrigins({bad}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--allow-origin")))
         << bad;
@@ -52,7 +59,7 @@ TEST(CrossOrigin, WildcardAndNullAreRefused) {
 TEST(CrossOrigin, OnlyExactOriginsAreAllowed) {
   EXPECT_THAT(CheckBrowser(From(""), kAllowed), IsOk());
   EXPECT_THAT(CheckBrowser(From("http://attic:7080"), kAllowed), IsOk());  // our own
-  for (const std::string& origin : kAllowed) {
+  for (const std::string& origin : kAllowed.origins) {
     EXPECT_THAT(CheckBrowser(From(origin), kAllowed), IsOk());
     EXPECT_THAT(CheckBrowser(From(origin), {}), StatusIs(absl::StatusCode::kPermissionDenied));
   }
@@ -60,6 +67,53 @@ TEST(CrossOrigin, OnlyExactOriginsAreAllowed) {
                             "https://evil.example", "https://chat.example.evil.example"}) {
     EXPECT_THAT(CheckBrowser(From(other), kAllowed), StatusIs(absl::StatusCode::kPermissionDenied))
         << other;
+  }
+}
+
+TEST(CrossOrigin, AnyPortAndAnyExtensionMayBeAllowed) {
+  const BrowserPolicy policy = {.origins = {"http://192.168.1.5:*", "moz-extension://*"},
+                                .hosts = {}};
+  for (const char* mine : {"http://192.168.1.5", "http://192.168.1.5:3000", "moz-extension://ab"}) {
+    EXPECT_THAT(CheckBrowser(From(mine), policy), IsOk()) << mine;
+  }
+  for (const char* other :
+       {"http://192.168.1.50", "http://192.168.1.5:evil.example",
+        "http://192.168.1.5:", "https://192.168.1.5", "chrome-extension://ab"}) {
+    EXPECT_THAT(CheckBrowser(From(other), policy), StatusIs(absl::StatusCode::kPermissionDenied))
+        << other;
+  }
+}
+
+TEST(CrossOrigin, PagesOfThisMachinesProgramsMayUseLoopback) {
+  for (const char* mine :
+       {"http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", "app://obsidian.md",
+        "tauri://localhost", "http://tauri.localhost", "vscode-webview://abc"}) {
+    HttpRequest request = From(mine);
+    EXPECT_THAT(CheckBrowser(request, {}), StatusIs(absl::StatusCode::kPermissionDenied)) << mine;
+    request.to_loopback = true;
+    request.headers[0].second = "localhost:7080";
+    EXPECT_THAT(CheckBrowser(request, {}), IsOk()) << mine;
+  }
+  for (const char* other :
+       {"https://chat.example", "http://localhost.evil.example",
+        "http://localhost:3000.evil.example", "chrome-extension://ab", "null", "application://x"}) {
+    HttpRequest request = From(other);
+    request.to_loopback = true;
+    request.headers[0].second = "localhost:7080";
+    EXPECT_THAT(CheckBrowser(request, {}), StatusIs(absl::StatusCode::kPermissionDenied)) << other;
+  }
+}
+
+TEST(CrossOrigin, AnotherNameOfThisMachineMayBeAllowed) {
+  HttpRequest request = From("");
+  request.to_loopback = true;
+  request.headers[0].second = "Host.Docker.Internal:7080";
+  EXPECT_THAT(CheckBrowser(request, {}), StatusIs(absl::StatusCode::kPermissionDenied,
+                                                  HasSubstr("--allow-host Host.Docker.Internal")));
+  EXPECT_THAT(CheckBrowser(request, {.origins = {}, .hosts = {"host.docker.internal"}}), IsOk());
+  for (const char* bad : {"", "a:1", "a/b", "*"}) {
+    EXPECT_THAT(CheckPolicy({.origins = {}, .hosts = {bad}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--allow-host")));
   }
 }
 

@@ -85,7 +85,8 @@ auto HasText(const std::string& text) {
 TEST(TemplatePool, RendersTheSamePromptsAsInThisProcess) {
   TemplatePool pool(Limits());
   TemplateRequest request = MakeRequest(
-      "{{ bos_token }}{% for t in tools %}{{ t.function.name }};{% endfor %}{% for m in messages %}"
+      "{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }};{% endfor %}{% for m in "
+      "messages %}"
       "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}|"
       "{% endfor %}{{ strftime_now('%Y') }}{{ mood }}{{ add_generation_prompt }}");
   request.options = {.ends_with_opening = false, .variables = R"({"mood":"calm"})"};
@@ -168,10 +169,12 @@ TEST_P(HostileTemplate, FailsItsOwnRequestOnly) {
   TemplatePool pool(Limits());
   ASSERT_THAT(Render(&pool, MakeRequest(kUsual)), HasText("[user]Hi"));
   const Prompt prompt = Render(&pool, MakeRequest(GetParam().source));
-  EXPECT_THAT(prompt.status().message(),
-              AllOf(StartsWith("the model's chat template"),
-                    AnyOf(HasSubstr("takes more than"), HasSubstr("needs more than"),
-                          HasSubstr("too deeply"), HasSubstr("cannot be read"))));
+  EXPECT_THAT(
+      prompt.status().message(),
+      AllOf(StartsWith("the model's chat template"),
+            AnyOf(HasSubstr("takes more than"), HasSubstr("needs more than"),
+                  HasSubstr("too deeply"), HasSubstr("cannot be read"), HasSubstr("Range too big"),
+                  HasSubstr("unsafe"), HasSubstr("may not do this"))));
   EXPECT_TRUE(absl::IsInvalidArgument(prompt.status())) << prompt.status();
   EXPECT_THAT(Render(&pool, MakeRequest(kUsual)), HasText("[user]Hi"));
 }
@@ -316,7 +319,7 @@ TEST(TemplatePool, AWrongProgramIsNoTemplatesFault) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("exited with status 1")));
 }
 
-// minja's contexts and macros hold each other.
+// Contexts and macros hold each other, until the collector of garbage comes.
 TEST(TemplatePool, AProcessThatKeepsMemoryIsReplaced) {
   TemplatePool::Options options = Limits();
   options.limits.memory_bytes = 100 << 20;

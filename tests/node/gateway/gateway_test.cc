@@ -18,7 +18,9 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "node/api/openai/openai_api.h"
+#include "node/api/http_api.h"
+#include "node/api/openai/openai_error.h"
+#include "node/api/openai/openai_routes.h"
 #include "node/gateway/generation_proto.h"
 #include "node/rpc/coordinator_service.h"
 #include "shard/weights/weight_fetcher.h"
@@ -86,9 +88,11 @@ class GatewayTest : public ::testing::Test {
     gateway_ = std::make_unique<Gateway>(
         loop_.get(), cluster_.get(), coordinator_.get(),
         Gateway::Options{.leadership_time = waits, .requests = {.begin_time = waits}});
-    api_ = std::make_unique<OpenAiApi>(gateway_.get(), coordinator_.get(),
-                                       OpenAiApi::Options{.node_id = "aa", .node_name = "attic"},
-                                       [](OpenAiApi::OnStages then) { std::move(then)({}); });
+    backend_ = std::make_unique<ApiBackend>(gateway_.get(), TemplatePool::Options());
+    api_ = std::make_unique<HttpApi>(
+        backend_.get(), coordinator_.get(),
+        HttpApi::Options{.node_id = "aa", .node_name = "attic", .error_form = OpenAiError},
+        OpenAiRoutes(backend_.get()), [](HttpApi::OnStages then) { std::move(then)({}); });
     thread_ = std::thread([this] { loop_->Run(); });
   }
   // Serves calls of other nodes and of the command line.
@@ -110,6 +114,7 @@ class GatewayTest : public ::testing::Test {
     loop_->Stop();
     thread_.join();
     api_.reset();
+    backend_.reset();
     gateway_.reset();
     coordinator_.reset();
     cluster_.reset();
@@ -129,7 +134,8 @@ class GatewayTest : public ::testing::Test {
   std::unique_ptr<WeightFetcher> fetcher_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Gateway> gateway_;
-  std::unique_ptr<OpenAiApi> api_;
+  std::unique_ptr<ApiBackend> backend_;
+  std::unique_ptr<HttpApi> api_;
   std::unique_ptr<CoordinatorService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<wire::Coordinator::Stub> stub_;

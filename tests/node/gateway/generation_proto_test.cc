@@ -34,8 +34,8 @@ TEST(GenerationProto, AFullQueueKeepsItsOwnerAndTimeToRetry) {
 }
 
 TEST(GenerationProto, ParameterErrorsAreCarried) {
-  const auto error = nlohmann::json::parse(ErrorJson(RoundTrip(
-      WithErrorCode(BadParam("prompt", "longer\nthan = the context"), "context_length_exceeded"))));
+  const auto error = nlohmann::json::parse(OpenAiError(ErrorOf(RoundTrip(WithErrorCode(
+      BadParam("prompt", "longer\nthan = the context"), "context_length_exceeded")))));
   EXPECT_EQ(error["error"]["param"], "prompt");
   EXPECT_EQ(error["error"]["code"], "context_length_exceeded");
   EXPECT_EQ(error["error"]["message"], "prompt: longer\nthan = the context");
@@ -62,8 +62,9 @@ TEST(GenerationProto, GarbledDetailsDoNoHarm) {
     const absl::Status status =
         RequestStatusFromGrpc({grpc::StatusCode::INVALID_ARGUMENT, "words", details});
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, "words"));
-    EXPECT_FALSE(nlohmann::json::parse(ErrorJson(status), nullptr, false).is_discarded());
-    ErrorResponse(status);
+    EXPECT_FALSE(
+        nlohmann::json::parse(OpenAiError(ErrorOf(status)), nullptr, false).is_discarded());
+    ErrorResponse(status, OpenAiError);
   }
 }
 

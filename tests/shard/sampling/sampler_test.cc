@@ -434,6 +434,26 @@ TEST(Sampler, EndOfGenerationIsReportedOrIgnored) {
   EXPECT_FALSE(sample(true).end_of_generation());
 }
 
+TEST(Sampler, AControlTokenShowsItsTextOnlyInAMarkThatIsAskedFor) {
+  constexpr int32_t kBegin = 1;  // "<s>"
+  const auto piece = [](int32_t token, const std::vector<std::string>& marks) {
+    std::vector<float> logits(kVocab, 0.0f);
+    logits[token] = 3;
+    auto settings = Settings([&marks](auto& s) {
+      s.set_temperature(0);
+      for (const std::string& mark : marks) s.add_shown_marks(mark);
+    });
+    const auto sampled = *Open(OpenWith(settings))->Sample(3, logits);
+    EXPECT_EQ(sampled.token(), token);
+    return sampled.piece();
+  };
+  EXPECT_EQ(piece(kBegin, {}), "");
+  EXPECT_EQ(piece(kBegin, {"<b>", "s"}), "");
+  EXPECT_EQ(piece(kBegin, {"\n<s>function="}), "<s>");
+  EXPECT_EQ(piece(kEnd, {"</s>"}), "");  // the end is no text
+  EXPECT_EQ(piece(TokenOf('x'), {"<s>"}), "x");
+}
+
 TEST(Sampler, ASequenceDoesNotEndBeforeItsMinimumLength) {
   std::vector<float> logits(kVocab, 0.0f);
   logits[kEnd] = 3;

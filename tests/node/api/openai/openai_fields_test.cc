@@ -41,7 +41,7 @@ TEST(ApiFields, UnsupportedFieldsAreRefusedByName) {
         const absl::Status status = Parse(name, value, path);
         EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(name)));
         EXPECT_EQ(HttpStatusOf(status), 400);
-        const Json error = Json::parse(ErrorJson(status))["error"];
+        const Json error = Json::parse(OpenAiError(ErrorOf(status)))["error"];
         EXPECT_EQ(error["param"], name);
         EXPECT_EQ(error["code"], "unsupported_parameter");
       }

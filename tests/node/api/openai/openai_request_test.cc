@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/api/answer_grammar.h"
 #include "node/api/openai/openai_error.h"
-#include "node/api/openai/openai_tools.h"
 
 namespace strata {
 namespace {
@@ -27,8 +27,8 @@ std::string Chat(const std::string& fields) {
 std::string Completion(const std::string& fields) {
   return absl::StrCat(R"({"model":"m","prompt":"Hi")", fields, "}");
 }
-nlohmann::json ErrorOf(const absl::Status& status) {
-  return nlohmann::json::parse(ErrorJson(status))["error"];
+nlohmann::json ErrorJson(const absl::Status& status) {
+  return nlohmann::json::parse(OpenAiError(ErrorOf(status)))["error"];
 }
 
 TEST(OpenAiRequest, ACompletionHasTheDefaultsOfTheApi) {
@@ -91,7 +91,7 @@ TEST(OpenAiRequest, TakesAsManyStopStringsAsEditorsSend) {
   EXPECT_EQ(ParseChat(ask())->stops.size(), kApiStopsMax);
   EXPECT_GE(kApiStopsMax, 64u);
   stops.push_back("one more");
-  EXPECT_EQ(ErrorOf(ParseChat(ask()).status())["param"], "stop");
+  EXPECT_EQ(ErrorJson(ParseChat(ask()).status())["param"], "stop");
 }
 
 TEST(OpenAiRequest, TheNumberOfTokensHasSeveralNames) {
@@ -141,7 +141,7 @@ TEST(OpenAiRequest, ReadsTemplateOptions) {
        {std::pair(R"(,"continue_final_message":true)", "continue_final_message"),
         std::pair(R"(,"add_generation_prompt":1)", "add_generation_prompt"),
         std::pair(R"(,"chat_template_kwargs":[1])", "chat_template_kwargs")}) {
-    EXPECT_EQ(ErrorOf(ParseChat(Chat(fields)).status())["param"], param);
+    EXPECT_EQ(ErrorJson(ParseChat(Chat(fields)).status())["param"], param);
   }
 }
 
@@ -175,7 +175,8 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
     const char* param;
   } cases[] = {
       {R"(,"temperature":"hot")", "temperature"},
-      {R"(,"temperature":3)", "temperature"},
+      {R"(,"temperature":101)", "temperature"},
+      {R"(,"presence_penalty":"1")", "presence_penalty"},
       {R"(,"top_p":-0.1)", "top_p"},
       {R"(,"n":0)", "n"},
       {R"(,"n":1.5)", "n"},
@@ -195,7 +196,17 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
       {R"(,"stream_options":7)", "stream_options"},
       {R"(,"stream_options":{"include_usage":7})", "stream_options.include_usage"},
       {R"(,"stop":[1])", "stop"},
-      {R"(,"stop":"")", "stop"},
+      {R"(,"stream_options":{"continuous_usage_stats":7})",
+       "stream_options.continuous_usage_stats"},
+      {R"(,"functions":[{"name":""}])", "functions[0].name"},
+      {R"(,"functions":[{"name":"f"}],"tools":[{"type":"function","function":{"name":"g"}}])",
+       "functions"},
+      {R"(,"functions":[{"name":"f"}],"function_call":{"name":"g"})", "function_call"},
+      {R"(,"functions":[{"name":"f"}],"function_call":7)", "function_call"},
+      {R"(,"tools":[{"type":"custom","custom":{"name":"x"}}])", "tools[0].type"},
+      {R"(,"tools":[{"type":"web_search_preview"}])", "tools[0].type"},
+      {R"(,"response_format":{"type":"grammar"})", "response_format.grammar"},
+      {R"(,"response_format":{"type":"grammar","grammar":"x"})", "response_format.grammar"},
       {R"(,"seed":1.5)", "seed"},
       {R"(,"logit_bias":[1])", "logit_bias"},
       {R"(,"logit_bias":{"x":1})", "logit_bias"},
@@ -212,18 +223,17 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
   for (const auto& test : cases) {
     const auto request = ParseChat(Chat(test.fields));
     ASSERT_THAT(request, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
-    EXPECT_EQ(ErrorOf(request.status())["param"], test.param);
-    EXPECT_EQ(ErrorOf(request.status())["type"], "invalid_request_error");
+    EXPECT_EQ(ErrorJson(request.status())["param"], test.param);
+    EXPECT_EQ(ErrorJson(request.status())["type"], "invalid_request_error");
   }
 }
 
 TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
   for (const char* fields :
-       {R"(,"functions":[{"name":"f"}])", R"(,"messages":[{"role":"function","content":"4"}])",
-        R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
+       {R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
     const auto request = ParseChat(Chat(fields));
     ASSERT_THAT(request, StatusIs(absl::StatusCode::kUnimplemented)) << fields;
-    EXPECT_THAT(ErrorOf(request.status())["message"], HasSubstr("not supported yet"));
+    EXPECT_THAT(ErrorJson(request.status())["message"], HasSubstr("not supported yet"));
     EXPECT_EQ(HttpStatusOf(request.status()), 400);
   }
   EXPECT_THAT(
@@ -231,6 +241,47 @@ TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
       IsOk());
   EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true,"logprobs":1)")),
               StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST(OpenAiRequest, TakesWhatLocalClientsSend) {
+  const auto request = ParseChat(Chat(
+      R"(,"temperature":2.5,"presence_penalty":3,"frequency_penalty":-4,"stop":["","x"],
+      "response_format":{"type":"grammar","grammar":"root ::= \"a\""},
+      "messages":[{"role":"user","content":[{"type":"input_text","text":"a"},
+        {"type":"output_text","text":"b"}]},
+      {"role":"assistant","content":[{"type":"refusal","refusal":"no"}]}])"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->sampler.temperature(), 2.5f);
+  EXPECT_EQ(request->sampler.penalty_presence(), 3.0f);
+  EXPECT_EQ(request->sampler.penalty_frequency(), -4.0f);
+  EXPECT_EQ(request->sampler.grammar(), "root ::= \"a\"");
+  EXPECT_EQ(request->stops, std::vector<std::string>{"x"});
+  EXPECT_EQ(request->messages[0].content, "ab");
+  EXPECT_EQ(request->messages[1].content, "no");
+  EXPECT_TRUE(ParseChat(Chat(R"(,"stop":"")"))->stops.empty());
+}
+
+TEST(OpenAiRequest, OldFunctionsAreTools) {
+  const auto request = ParseChat(Chat(
+      R"(,"functions":[{"name":"sum","parameters":{"type":"object","properties":{"a":{}}}},
+        {"name":"f"}],"function_call":{"name":"sum"},
+      "messages":[{"role":"user","content":"2+2?"},
+      {"role":"assistant","content":null,"function_call":{"name":"sum","arguments":"{}"}},
+      {"role":"function","name":"sum","content":"4"}])"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->calls_functions);
+  EXPECT_FALSE(request->tools.parallel);
+  ASSERT_EQ(request->tools.list.size(), 2u);
+  EXPECT_EQ(request->tools.list[0].path, "functions[0].parameters");
+  EXPECT_EQ(nlohmann::json::parse(request->tools.list[0].json)["function"]["name"], "sum");
+  EXPECT_EQ(request->tools.choice, ChatTools::Choice::kRequired);
+  EXPECT_EQ(request->tools.only, "sum");
+  ASSERT_EQ(request->messages[1].calls.size(), 1u);
+  EXPECT_EQ(request->messages[2].role, "tool");
+  EXPECT_EQ(request->messages[2].call_id, request->messages[1].calls[0].id);
+  EXPECT_FALSE(
+      ParseChat(Chat(R"(,"functions":[{"name":"f"}],"function_call":"none")"))->tools.offered());
+  EXPECT_FALSE(ParseChat(Chat(R"(,"functions":[])"))->calls_functions);
 }
 
 TEST(OpenAiRequest, ReadsToolsAndToolCalls) {
@@ -255,6 +306,45 @@ TEST(OpenAiRequest, ReadsToolsAndToolCalls) {
             request->tools.list[0].parameters.find("\"a\""));
 }
 
+TEST(OpenAiRequest, ToolChoicesOfOtherDialectsAreTheSame) {
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}},
+      {"type":"function","function":{"name":"mcp/server:g.h"}}],"tool_choice":)";
+  const auto read = [&](const std::string& choice) {
+    auto request = ParseChat(Chat(tools + choice));
+    EXPECT_THAT(request, IsOk()) << choice;
+    return request.ok() ? request->tools : ChatTools();
+  };
+  EXPECT_EQ(read(R"("any")").choice, ChatTools::Choice::kRequired);
+  EXPECT_EQ(read(R"({"type":"any"})").choice, ChatTools::Choice::kRequired);
+  for (const char* named : {R"({"type":"tool","name":"mcp/server:g.h"})",
+                            R"({"type":"function","name":"mcp/server:g.h"})"}) {
+    EXPECT_EQ(read(named).only, "mcp/server:g.h");
+  }
+  const ChatTools allowed = read(R"({"type":"allowed_tools","allowed_tools":{"mode":"auto",
+      "tools":[{"type":"function","function":{"name":"f"}}]}})");
+  ASSERT_EQ(allowed.list.size(), 1u);
+  EXPECT_EQ(allowed.list[0].name, "f");
+  EXPECT_EQ(allowed.choice, ChatTools::Choice::kAuto);
+  EXPECT_THAT(ParseChat(Chat(tools + R"({"type":"allowed_tools","allowed_tools":{"mode":"auto",
+      "tools":[{"type":"function","function":{"name":"x"}}]}})")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no tool \"x\"")));
+}
+
+TEST(OpenAiRequest, ToolsResultsFindTheirCalls) {
+  const auto request = ParseChat(R"({"messages":[{"role":"user","content":"?"},
+      {"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},
+        {"id":"own","function":{"name":"g","arguments":"{}"}}]},
+      {"role":"tool","name":"g","content":{"t":4}},{"role":"tool","content":["x"]}]})");
+  ASSERT_THAT(request, IsOk());
+  const std::vector<ChatToolCall>& calls = request->messages[1].calls;
+  EXPECT_EQ(calls[0].arguments, R"({"a":1})");
+  EXPECT_EQ(calls[0].id.size(), 9u);  // as the templates of some families want it
+  EXPECT_EQ(request->messages[2].call_id, "own");
+  EXPECT_EQ(request->messages[2].content, R"({"t":4})");
+  EXPECT_EQ(request->messages[3].call_id, calls[0].id);
+  EXPECT_EQ(request->messages[3].content, R"(["x"])");
+}
+
 TEST(OpenAiRequest, ATopPOfNothingIsTheLikeliestToken) {
   const auto request = ParseCompletion(Completion(R"(,"top_p":0)"));
   ASSERT_THAT(request, IsOk());
@@ -266,7 +356,7 @@ TEST(OpenAiRequest, ReadsOutputConstraints) {
       "name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}})"));
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(request->answer_schema, R"({"type":"object","properties":{"b":{},"a":{}}})");
-  ASSERT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk());
+  ASSERT_THAT(Constrain(DecodeChatFormat(""), &*request), IsOk());
   EXPECT_THAT(request->sampler.grammar(), HasSubstr("root ::="));
   request = ParseChat(Chat(R"(,"response_format":{"type":"json_object"})"));
   ASSERT_THAT(request, IsOk());
@@ -288,7 +378,7 @@ TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
     auto request = ParseChat(Chat(fields));
     ASSERT_THAT(request, IsOk()) << fields;
     EXPECT_EQ(request->answer_schema, R"({"const":"42"})") << fields;
-    EXPECT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk()) << fields;
+    EXPECT_THAT(Constrain(DecodeChatFormat(""), &*request), IsOk()) << fields;
     EXPECT_THAT(request->sampler.grammar(), HasSubstr("42")) << fields;
   }
   for (const char* fields :
@@ -301,8 +391,43 @@ TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
                              R"(,"structured_outputs":{"grammar":"root ::= [a-z]+"})"}) {
     EXPECT_EQ(ParseChat(Chat(fields))->sampler.grammar(), "root ::= [a-z]+") << fields;
   }
+  for (const char* fields : {R"(,"guided_regex":"[a-z]+\\d")", R"(,"regex":"[a-z]+\\d")",
+                             R"(,"structured_outputs":{"regex":"[a-z]+\\d"})"}) {
+    const auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr("[0-9]")) << fields;
+  }
+  EXPECT_EQ(ParseChat(Chat(R"(,"format":{"const":"42"})"))->answer_schema, R"({"const":"42"})");
+  EXPECT_EQ(ParseChat(Chat(R"(,"format":"json")"))->answer_schema, R"({"type":"object"})");
   EXPECT_EQ(ParseChat(Chat(R"(,"structured_outputs":{"json_object":true})"))->answer_schema,
             R"({"type":"object"})");
+}
+
+TEST(OpenAiRequest, WhatNoGrammarKeepsIsCheckedWhereItIsStrict) {
+  const auto constrained = [](const std::string& fields) {
+    auto request = ParseChat(Chat(fields));
+    EXPECT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(Constrain(DecodeChatFormat(""), &*request), IsOk()) << fields;
+    return *std::move(request);
+  };
+  const auto answer = [&](const char* strict, const char* schema) {
+    return constrained(
+        absl::StrCat(R"(,"response_format":{"type":"json_schema","json_schema":{"strict":)", strict,
+                     R"(,"schema":)", schema, "}}"));
+  };
+  constexpr char kUnique[] = R"({"type":"array","uniqueItems":true})";
+  EXPECT_TRUE(answer("true", kUnique).checks_answer);
+  EXPECT_FALSE(answer("false", kUnique).checks_answer);
+  EXPECT_FALSE(answer("true", R"({"type":"integer","minimum":-9007199254740991})").checks_answer);
+  const auto tool = [&](const char* strict, const char* choice) {
+    return constrained(
+        absl::StrCat(R"(,"tools":[{"type":"function","function":{"name":"f","strict":)", strict,
+                     R"(,"parameters":{"type":"object","properties":{"a":)", kUnique,
+                     R"(}}}}],"tool_choice":")", choice, "\""));
+  };
+  EXPECT_THAT(tool("true", "required").checked_tools, ::testing::ElementsAre("f"));
+  EXPECT_THAT(tool("false", "required").checked_tools, ::testing::IsEmpty());
+  EXPECT_THAT(tool("true", "auto").checked_tools, ::testing::ElementsAre("f"));
 }
 
 TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
@@ -318,6 +443,15 @@ TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
       {R"(,"grammar":"root ::= root")", "grammar"},
       {R"(,"grammar":7)", "grammar"},
       {R"(,"guided_grammar":"root ::= root")", "guided_grammar"},
+      {R"(,"guided_regex":"(")", "guided_regex"},
+      {R"(,"structured_outputs":{"regex":"(?<=a)b"})", "structured_outputs.regex"},
+      {R"(,"regex":"(?:a|b)*a(?:a|b){30}")", "regex"},
+      {R"(,"guided_regex":"a","guided_json":{})", "guided_regex"},
+      {R"(,"format":"xml")", "format"},
+      {R"(,"format":"json","json_schema":{})", "format"},
+      {R"j(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{
+          "type":"array","uniqueItems":true,"items":{"pattern":"(?<=a)b"}}}})j",
+       "response_format.json_schema.schema.items.pattern"},
       {R"(,"guided_choice":[])", "guided_choice"},
       {R"(,"guided_choice":["a",1])", "guided_choice"},
       {R"(,"guided_json":"no schema")", "guided_json"},
@@ -350,9 +484,9 @@ TEST(OpenAiRequest, AnImpossibleConstraintNamesItsPath) {
   for (const auto& test : cases) {
     auto request = ParseChat(Chat(test.fields));
     const absl::Status status =
-        request.ok() ? Constrain(ToolForm::kTagged, &*request) : request.status();
+        request.ok() ? Constrain(DecodeChatFormat(""), &*request) : request.status();
     ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
-    EXPECT_EQ(ErrorOf(status)["param"], test.param);
+    EXPECT_EQ(ErrorJson(status)["param"], test.param);
   }
 }
 
@@ -383,7 +517,7 @@ TEST(OpenAiRequest, InvalidJsonIsRefused) {
 
 TEST(OpenAiRequest, SaysWhereABodyIsInvalid) {
   const auto words = [](const std::string& body) {
-    return ErrorOf(ParseCompletion(body).status())["message"].get<std::string>();
+    return ErrorJson(ParseCompletion(body).status())["message"].get<std::string>();
   };
   EXPECT_THAT(words("{\"prompt\":\"a\",\n}"), HasSubstr("line 2, column 1"));
   EXPECT_THAT(words("{\"temperature\":NaN}"), HasSubstr("column 16"));
@@ -423,7 +557,7 @@ TEST(OpenAiRequest, ABodyOfMillionsOfValuesIsRefused) {
 }
 
 TEST(OpenAiError, AgentsKnowAPromptThatIsTooLong) {
-  const nlohmann::json error = ErrorOf(absl::OutOfRangeError(PromptTooLong(2004, 1024)));
+  const nlohmann::json error = ErrorJson(absl::OutOfRangeError(PromptTooLong(2004, 1024)));
   EXPECT_EQ(error["code"], "context_length_exceeded");
   for (const char* words :
        {"maximum context length is 1024", "context window", "prompt is too long", "2004 tokens"}) {
@@ -432,7 +566,7 @@ TEST(OpenAiError, AgentsKnowAPromptThatIsTooLong) {
 }
 
 TEST(OpenAiError, AWrongTokenHasACode) {
-  const HttpResponse response = WrongTokenResponse("no valid token");
+  const HttpResponse response = WrongTokenResponse("no valid token", OpenAiError);
   EXPECT_EQ(response.status, 401);
   const auto error = nlohmann::json::parse(response.body)["error"];
   EXPECT_EQ(error["code"], "invalid_api_key");
@@ -440,18 +574,18 @@ TEST(OpenAiError, AWrongTokenHasACode) {
 }
 
 TEST(OpenAiError, MapsStatusesToThoseOfHttp) {
-  EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x")).status, 400);
-  const HttpResponse unknown = ErrorResponse(absl::NotFoundError("no model"));
+  EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x"), OpenAiError).status, 400);
+  const HttpResponse unknown = ErrorResponse(absl::NotFoundError("no model"), OpenAiError);
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(nlohmann::json::parse(unknown.body)["error"]["code"], "model_not_found");
-  EXPECT_EQ(ErrorResponse(absl::InternalError("x")).status, 500);
+  EXPECT_EQ(ErrorResponse(absl::InternalError("x"), OpenAiError).status, 500);
   const absl::Status refused = WithRetryAfterMs(absl::ResourceExhaustedError("full"), 2500);
-  EXPECT_EQ(ErrorResponse(refused).status, 503);
-  const HttpResponse full = ErrorResponse(AsOfOneClient(refused));
+  EXPECT_EQ(ErrorResponse(refused, OpenAiError).status, 503);
+  const HttpResponse full = ErrorResponse(AsOfOneClient(refused), OpenAiError);
   EXPECT_EQ(full.status, 429);
   EXPECT_THAT(full.headers,
               ::testing::Contains(std::pair<std::string, std::string>("Retry-After", "2")));
-  const HttpResponse away = ErrorResponse(absl::UnavailableError("away"));
+  const HttpResponse away = ErrorResponse(absl::UnavailableError("away"), OpenAiError);
   EXPECT_EQ(away.status, 503);
   EXPECT_EQ(away.headers[0].first, "Retry-After");
 }

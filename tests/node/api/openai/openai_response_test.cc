@@ -31,16 +31,21 @@ wire::SampledToken Token(const std::string& piece, float logprob) {
 }
 
 const ApiAnswer kChat = {.chat = true, .id = "chatcmpl-1", .created_s = 7, .model = "m"};
+const ApiAnswer kChatWithUsage = {.chat = true,
+                                  .id = "chatcmpl-1",
+                                  .created_s = 7,
+                                  .model = "m",
+                                  .usage = ApiAnswer::Usage::kAtEnd};
 const ApiAnswer kCompletion = {.chat = false, .id = "cmpl-1", .created_s = 7, .model = "m"};
 
 TEST(OpenAiResponse, TheFirstPieceOfAChatHasTheRole) {
-  const Json first = EventOf(PieceEvent(kChat, {.first = true, .text = ""}, false));
+  const Json first = EventOf(PieceEvent(kChat, {.first = true, .text = ""}));
   EXPECT_EQ(first["object"], "chat.completion.chunk");
   EXPECT_EQ(first["choices"][0]["delta"], Json({{"role", "assistant"}, {"content", ""}}));
   EXPECT_TRUE(first["choices"][0]["finish_reason"].is_null());
   EXPECT_FALSE(first.contains("usage"));
   const Json last =
-      EventOf(PieceEvent(kChat, {.index = 1, .text = "", .finish_reason = "stop"}, true));
+      EventOf(PieceEvent(kChatWithUsage, {.index = 1, .text = "", .finish_reason = "stop"}));
   EXPECT_EQ(last["choices"][0]["delta"], Json::object());
   EXPECT_EQ(last["choices"][0]["index"], 1);
   EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
@@ -55,8 +60,55 @@ TEST(OpenAiResponse, UsageComesWithoutChoices) {
   EXPECT_EQ(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
 }
 
+TEST(OpenAiResponse, PiecesHaveTheUsageSoFarIfAsked) {
+  ApiAnswer answer = kChat;
+  answer.usage = ApiAnswer::Usage::kInPieces;
+  const Json piece = EventOf(
+      PieceEvent(answer, {.text = "x", .usage = {.prompt_tokens = 5, .completion_tokens = 3}}));
+  EXPECT_EQ(piece["usage"]["total_tokens"], 8);
+  EXPECT_EQ(piece["choices"].size(), 1u);
+}
+
+TEST(OpenAiResponse, TellsTimesAsLlamaCpp) {
+  const Json usage = EventOf(UsageEvent(kChat, {.prompt_tokens = 5,
+                                                .cached_tokens = 1,
+                                                .completion_tokens = 3,
+                                                .first_token = absl::Milliseconds(2),
+                                                .total = absl::Milliseconds(8)}));
+  const Json& timings = usage["timings"];
+  EXPECT_EQ(timings["cache_n"], 1);
+  EXPECT_EQ(timings["prompt_n"], 4);
+  EXPECT_EQ(timings["prompt_ms"], 2.0);
+  EXPECT_EQ(timings["prompt_per_second"], 2000.0);
+  EXPECT_EQ(timings["predicted_n"], 3);
+  EXPECT_EQ(timings["predicted_ms"], 6.0);
+  EXPECT_EQ(timings["predicted_per_token_ms"], 2.0);
+  EXPECT_NE(usage["system_fingerprint"], "");
+  // Nothing was generated in no time.
+  EXPECT_EQ(EventOf(UsageEvent(kChat, {}))["timings"]["predicted_per_second"], 0.0);
+}
+
+TEST(OpenAiResponse, OldFunctionsAreCalledInTheirForm) {
+  ApiAnswer answer = kChat;
+  answer.calls_functions = true;
+  const ApiPiece call = {.text = "",
+                         .finish_reason = "tool_calls",
+                         .calls = {{.id = "a", .name = "f", .arguments = "{}"}}};
+  const Json function = {{"name", "f"}, {"arguments", "{}"}};
+  const Json whole = Json::parse(WholeResponse(answer, {call}, {}))["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "function_call");
+  EXPECT_EQ(whole["message"]["function_call"], function);
+  EXPECT_TRUE(whole["message"]["content"].is_null());
+  EXPECT_FALSE(whole["message"].contains("tool_calls"));
+  const Json delta = EventOf(PieceEvent(answer, call))["choices"][0];
+  EXPECT_EQ(delta["finish_reason"], "function_call");
+  EXPECT_EQ(delta["delta"]["function_call"], function);
+  const Json rest = EventOf(PieceEvent(answer, {.calls = {{.arguments = "{"}}}));
+  EXPECT_EQ(rest["choices"][0]["delta"]["function_call"], Json({{"arguments", "{"}}));
+}
+
 TEST(OpenAiResponse, InvalidUtf8IsReplaced) {
-  const Json piece = EventOf(PieceEvent(kCompletion, {.text = "a\xFF\n"}, false));
+  const Json piece = EventOf(PieceEvent(kCompletion, {.text = "a\xFF\n"}));
   EXPECT_EQ(piece["choices"][0]["text"], "a\uFFFD\n");
 }
 
@@ -120,7 +172,7 @@ TEST(OpenAiResponse, ListsModels) {
   model.set_name("tiny");
   model.set_loaded_s_ago(10);
   model.set_n_ctx(4096);
-  const Json models = Json::parse(ModelsJson({model}, 100));
+  const Json models = Json::parse(ModelsJson({model}, {ChatSupport()}, 100));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["object"], "model");
@@ -129,6 +181,17 @@ TEST(OpenAiResponse, ListsModels) {
   EXPECT_EQ(models["data"][0]["context_length"], 4096);
   EXPECT_EQ(models["data"][0]["max_model_len"], 4096);
   EXPECT_EQ(models["data"][0]["meta"]["n_ctx"], 4096);
+  EXPECT_EQ(models["data"][0]["strata"]["chat"], true);
+}
+
+TEST(OpenAiResponse, SaysWhyAModelTakesNoChats) {
+  const ChatSupport broken = {.status = absl::InvalidArgumentError("it cannot be read")};
+  const Json model = Json::parse(ModelJson({}, broken, 100))["strata"];
+  EXPECT_EQ(model["chat"], false);
+  EXPECT_EQ(model["chat_problem"], "it cannot be read");
+  EXPECT_FALSE(model.contains("tools"));
+  EXPECT_EQ(Json::parse(ModelJson({}, {.tools_in_words = true}, 100))["strata"]["tools"],
+            "in words");
 }
 
 }  // namespace

@@ -1,0 +1,205 @@
+#include "node/api/anthropic/anthropic_response.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "node/api/anthropic/anthropic_error.h"
+#include "node/api/anthropic/anthropic_messages.h"
+#include "node/api/json_body.h"
+#include "node/api/server_sent_events.h"
+
+namespace strata {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Some clients send a thought back only if it has one. Nothing is signed: it is not checked.
+constexpr char kSignature[] = "strata";
+constexpr char kPing[] = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+
+// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string Event(const char* type, OrderedJson fields) {
+  OrderedJson json = {{"type", type}};
+  json.update(fields);
+  return absl::StrCat("event: ", type, "\ndata: ", Dump(json), "\n\n");
+}
+
+std::string DeltaEvent(size_t index, const char* type, const char* name, const std::string& text) {
+  return Event("content_block_delta",
+               {{"index", index}, {"delta", {{"type", type}, {name, text}}}});
+}
+
+const char* StopReasonOf(const ApiPiece& piece) {
+  if (piece.finish_reason == "tool_calls") return "tool_use";
+  if (piece.finish_reason == "length") return "max_tokens";
+  return piece.stop_string.empty() ? "end_turn" : "stop_sequence";
+}
+
+OrderedJson StopOf(const ApiPiece& piece) {
+  OrderedJson stop = {{"stop_reason", StopReasonOf(piece)}, {"stop_sequence", nullptr}};
+  if (!piece.stop_string.empty()) stop["stop_sequence"] = piece.stop_string;
+  return stop;
+}
+
+OrderedJson UsageOf(const ApiUsage& usage) {
+  return {
+      {"input_tokens", usage.prompt_tokens - std::min(usage.cached_tokens, usage.prompt_tokens)},
+      {"cache_creation_input_tokens", 0},
+      {"cache_read_input_tokens", usage.cached_tokens},
+      {"output_tokens", usage.completion_tokens}};
+}
+
+OrderedJson Message(const AnthropicWriter::Answer& answer, OrderedJson content) {
+  return {{"id", answer.id},
+          {"type", "message"},
+          {"role", "assistant"},
+          {"model", answer.model},
+          {"content", std::move(content)},
+          {"stop_reason", nullptr},
+          {"stop_sequence", nullptr}};
+}
+
+OrderedJson CallOf(const ApiCallPiece& call, OrderedJson input) {
+  return {{"type", "tool_use"},
+          {"id", absl::StrCat(kAnthropicCallPrefix, call.id)},
+          {"name", call.name},
+          {"input", std::move(input)}};
+}
+
+// An object also where the output was cut.
+OrderedJson InputOf(const std::string& arguments) {
+  if (!ParseJsonBody(arguments).ok()) return OrderedJson::object();
+  OrderedJson input = OrderedJson::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  return input.is_object() ? input : OrderedJson::object();
+}
+
+OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+  const absl::Time created =
+      absl::FromUnixSeconds(now_s - std::max<int64_t>(model.loaded_s_ago(), 0));
+  return {{"type", "model"},
+          {"id", model.name()},
+          {"display_name", model.name()},
+          {"created_at", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", created, absl::UTCTimeZone())},
+          {"max_input_tokens", model.n_ctx()},
+          {"max_tokens", model.n_ctx()}};
+}
+
+}  // namespace
+
+HttpResponse AnthropicWriter::Begin(const std::vector<ApiPiece>& /*firsts*/) {
+  HttpResponse head = EventStream();
+  head.headers.emplace_back("request-id", answer_.request_id);
+  head.when_quiet = kPing;
+  OrderedJson message = Message(answer_, OrderedJson::array());
+  // What of it was cached is known at the end.
+  message["usage"] = UsageOf({.prompt_tokens = prompt_tokens_});
+  head.body = absl::StrCat(Event("message_start", {{"message", std::move(message)}}), kPing);
+  return head;
+}
+
+void AnthropicWriter::Open(Block block, const ApiCallPiece* call, std::string* events) {
+  if (open_ == block && call == nullptr) return;
+  Close(events);
+  OrderedJson json;
+  if (block == Block::kThought) {
+    json = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+  } else if (block == Block::kText) {
+    json = {{"type", "text"}, {"text", ""}};
+  } else {
+    json = CallOf(call == nullptr ? ApiCallPiece() : *call, OrderedJson::object());
+  }
+  open_ = block;
+  *events += Event("content_block_start", {{"index", index_}, {"content_block", std::move(json)}});
+}
+
+void AnthropicWriter::Close(std::string* events) {
+  if (open_ == Block::kNone) return;
+  if (open_ == Block::kThought) {
+    *events += DeltaEvent(index_, "signature_delta", "signature", kSignature);
+  }
+  *events += Event("content_block_stop", {{"index", index_}});
+  open_ = Block::kNone;
+  ++index_;
+}
+
+std::string AnthropicWriter::Piece(const ApiPiece& piece) {
+  std::string events;
+  if (!piece.thought.empty()) {
+    Open(Block::kThought, nullptr, &events);
+    events += DeltaEvent(index_, "thinking_delta", "thinking", piece.thought);
+  }
+  if (!piece.text.empty()) {
+    Open(Block::kText, nullptr, &events);
+    events += DeltaEvent(index_, "text_delta", "text", piece.text);
+  }
+  for (const ApiCallPiece& call : piece.calls) {
+    Open(Block::kCall, call.id.empty() ? nullptr : &call, &events);
+    if (call.arguments.empty()) continue;
+    events += DeltaEvent(index_, "input_json_delta", "partial_json", call.arguments);
+  }
+  if (!piece.finish_reason.empty()) {
+    last_.finish_reason = piece.finish_reason;
+    last_.stop_string = piece.stop_string;
+  }
+  return events;
+}
+
+std::string AnthropicWriter::End(const ApiUsage& usage) {
+  std::string events;
+  Close(&events);
+  return absl::StrCat(events,
+                      Event("message_delta", {{"delta", StopOf(last_)}, {"usage", UsageOf(usage)}}),
+                      Event("message_stop", OrderedJson::object()));
+}
+
+std::string AnthropicWriter::Failure(const absl::Status& status) {
+  ApiError error = ErrorOf(status);
+  error.request_id = answer_.request_id;
+  return absl::StrCat("event: error\ndata: ", AnthropicError(error), "\n\n");
+}
+
+HttpResponse AnthropicWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
+  const ApiPiece& piece = choices.front();
+  OrderedJson content = OrderedJson::array();
+  if (!piece.thought.empty()) {
+    content.push_back(
+        {{"type", "thinking"}, {"thinking", piece.thought}, {"signature", kSignature}});
+  }
+  if (!piece.text.empty()) content.push_back({{"type", "text"}, {"text", piece.text}});
+  for (const ApiCallPiece& call : piece.calls) {
+    content.push_back(CallOf(call, InputOf(call.arguments)));
+  }
+  OrderedJson message = Message(answer_, std::move(content));
+  message.update(StopOf(piece));
+  message["usage"] = UsageOf(usage);
+  return {.headers = {{"request-id", answer_.request_id}}, .body = Dump(message)};
+}
+
+HttpResponse AnthropicWriter::Error(const absl::Status& status) {
+  return ErrorResponse(status, AnthropicError, answer_.request_id);
+}
+
+std::string AnthropicModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
+  OrderedJson data = OrderedJson::array();
+  for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
+  OrderedJson json = {
+      {"data", std::move(data)}, {"has_more", false}, {"first_id", nullptr}, {"last_id", nullptr}};
+  if (!models.empty()) {
+    json["first_id"] = models.front().name();
+    json["last_id"] = models.back().name();
+  }
+  return Dump(json);
+}
+
+std::string AnthropicModelJson(const wire::ModelStatus& model, int64_t now_s) {
+  return Dump(ModelOf(model, now_s));
+}
+
+}  // namespace strata

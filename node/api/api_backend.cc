@@ -1,0 +1,287 @@
+#include "node/api/api_backend.h"
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/request/request_status.h"
+#include "node/api/answer_grammar.h"
+#include "transport/base/wall_clock.h"
+
+namespace strata {
+namespace {
+
+// The age up to which a list of the cluster's models is used.
+constexpr absl::Duration kModelsAge = absl::Seconds(1);
+// An upper bound on a token's bytes, more than any vocabulary has: a prompt that exceeds the
+// context is refused before a stage has spent its time on it.
+constexpr size_t kTokenBytesMax = 512;
+
+// Checks that the tokens which a request names exist. `n_vocab` 0: not known.
+absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab) {
+  const auto check = [n_vocab](const char* param, int32_t token) {
+    if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
+    return BadParam(param, absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
+  };
+  absl::Status status;
+  for (const wire::LogitBias& bias : sampler.logit_bias()) {
+    if (status.ok()) status = check("logit_bias", bias.token());
+  }
+  for (const int32_t token : sampler.stop_tokens()) {
+    if (status.ok()) status = check("stop_token_ids", token);
+  }
+  return status;
+}
+
+ChatTemplate::Source TemplateOf(const wire::ModelStatus& model, bool with_tools) {
+  const bool other = with_tools && !model.tools_chat_template().empty();
+  return {.text = other ? model.tools_chat_template() : model.chat_template(),
+          .bos = model.bos_text(),
+          .eos = model.eos_text()};
+}
+
+class TokenListener final : public GenerationListener {
+ public:
+  TokenListener(SharedExchange exchange, ApiBackend::OnTokens then)
+      : exchange_(std::move(exchange)), then_(std::move(then)) {}
+
+  void OnStarted(const std::vector<int32_t>& prompt) override { tokens_ = prompt; }
+  void OnToken(const wire::SampledToken&) override {}
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
+    status.ok() ? then_(tokens_) : exchange_->Fail(status);
+  }
+
+ private:
+  const SharedExchange exchange_;
+  const ApiBackend::OnTokens then_;
+  std::vector<int32_t> tokens_;
+};
+
+}  // namespace
+
+ApiBackend::ApiBackend(Gateway* gateway, TemplatePool::Options templates, ModelNaming naming)
+    : gateway_(gateway),
+      naming_(naming),
+      counters_(std::make_shared<ApiCounters>()),
+      template_check_(&templates_),
+      templates_(std::move(templates)) {}
+
+void ApiBackend::CountRefused() {
+  ++counters_->requests;
+  ++counters_->failed;
+}
+
+void ApiBackend::WithModels(const SharedExchange& exchange, OnModels then) {
+  gateway_->ListModels(absl::ZeroDuration(), [this, exchange, then = std::move(then)](
+                                                 const absl::StatusOr<Gateway::Models>& models) {
+    if (!models.ok()) {
+      exchange->Fail(models.status());
+      return;
+    }
+    std::vector<ChatTemplate::Source> sources;
+    for (const wire::ModelStatus& model : **models) {
+      sources.push_back(TemplateOf(model, /*with_tools=*/false));
+    }
+    template_check_.Check(
+        std::move(sources),
+        [then, models = *models](const std::vector<ChatSupport>& chat) { then(*models, chat); });
+  });
+}
+
+void ApiBackend::CheckChat(const wire::ModelStatus& model, OnChat then) {
+  template_check_.Check(
+      {TemplateOf(model, /*with_tools=*/false)},
+      [then = std::move(then)](const std::vector<ChatSupport>& chat) { then(chat[0]); });
+}
+
+void ApiBackend::WithModel(const std::string& name, const SharedExchange& exchange, OnModel then) {
+  FindListedModel(name, exchange,
+                  [then = std::move(then)](const wire::ModelStatus& model, bool) { then(model); });
+}
+
+void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& exchange,
+                                 OnListedModel then) {
+  const auto answer = [this, name, exchange, then = std::move(then)](
+                          const absl::StatusOr<Gateway::Models>& models, bool fresh) {
+    const absl::StatusOr<const wire::ModelStatus*> model =
+        models.ok() ? FindModelOf(**models, name, naming_)
+                    : absl::StatusOr<const wire::ModelStatus*>(models.status());
+    if (model.ok()) {
+      then(**model, fresh);
+    } else if (fresh || !models.ok()) {
+      exchange->Fail(model.status());
+    } else {
+      return false;
+    }
+    return true;
+  };
+  gateway_->ListModels(kModelsAge, [this, answer,
+                                    exchange](const absl::StatusOr<Gateway::Models>& models) {
+    // Continue on a handler's thread: this one serves all calls that wait for a list.
+    exchange->responder->Run([this, answer, exchange, models] {
+      if (answer(models, /*fresh=*/false)) return;
+      // The model may have been loaded since.
+      gateway_->ListModels(
+          absl::ZeroDuration(), [answer, exchange](const absl::StatusOr<Gateway::Models>& newer) {
+            exchange->responder->Run([answer, newer] { answer(newer, /*fresh=*/true); });
+          });
+    });
+  });
+}
+
+void ApiBackend::Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer) {
+  Prepare(exchange, std::move(request),
+          [this, exchange, new_writer = std::move(new_writer)](CompletionSession::Options session) {
+            session.writer = new_writer(session.model_name);
+            Start(exchange, std::move(session));
+          });
+}
+
+void ApiBackend::Render(SharedExchange exchange, ApiRequest chat, OnPrompt then) {
+  Prepare(std::move(exchange), std::move(chat),
+          [then = std::move(then)](const CompletionSession::Options& session) {
+            then(session.request.prompts[0].text);
+          });
+}
+
+void ApiBackend::Tokenize(SharedExchange exchange, ApiRequest request, OnTokens then) {
+  Prepare(exchange, std::move(request),
+          [this, exchange, then = std::move(then)](const CompletionSession::Options& session) {
+            // A generation of no token ends once its prompt's tokens are known.
+            wire::GenerateRequest generate;
+            generate.set_model(session.model_id);
+            generate.set_id(session.request_id);
+            generate.set_client(session.client);
+            generate.set_prompt(session.request.prompts[0].text);
+            generate.set_parse_special(session.parse_special);
+            generate.set_no_special(session.no_special);
+            gateway_->Generate(generate, std::make_shared<TokenListener>(exchange, then), {});
+          });
+}
+
+void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
+                         std::function<void(CompletionSession::Options)> then) {
+  const Call call = {.exchange = std::move(exchange),
+                     .request = std::make_shared<const ApiRequest>(std::move(request)),
+                     .then = std::move(then)};
+  FindListedModel(
+      call.request->model, call.exchange,
+      [this, call](const wire::ModelStatus& model, bool fresh) { Prepare(call, model, fresh); });
+}
+
+void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool fresh) {
+  if (absl::Status status = CheckTokens(call.request->sampler, model.n_vocab()); !status.ok()) {
+    call.exchange->Fail(status);
+    return;
+  }
+  CompletionSession::Options session;
+  session.request = *call.request;
+  session.request_id = call.exchange->http.id;
+  session.record = call.exchange->record;
+  session.client = call.exchange->http.client;
+  session.model_name = model.name();
+  session.model_id = absl::BytesToHexString(model.model_id());
+  session.tokens_max = session.request.tokens_max.value_or(model.n_ctx());
+  session.n_ctx = model.n_ctx();
+  session.parse_special = session.request.parse_special;
+  session.no_special = session.request.no_special;
+  if (session.request.chat) {
+    PrepareChat(call, model, fresh, std::move(session));
+    return;
+  }
+  if (absl::Status status = Constrain({}, &session.request); !status.ok()) {
+    call.exchange->Fail(status);
+    return;
+  }
+  call.then(std::move(session));
+}
+
+void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,
+                             CompletionSession::Options session) {
+  ChatTemplate::Source source = TemplateOf(model, session.request.tools.offered());
+  if (source.text.empty()) {
+    absl::Status status =
+        BadParam("model", absl::StrCat(model.name(), " has no chat template; use /v1/completions"));
+    fresh ? call.exchange->Fail(status) : PrepareAgain(call, source, status);
+    return;
+  }
+  TemplateRequest render = {
+      .source = source,
+      .messages = std::exchange(session.request.messages, {}),
+      .tools = session.request.tools,
+      .now = WallNow(),
+      .options = {.ends_with_opening = session.request.ends_with_opening,
+                  .continues_last = session.request.continues_last,
+                  .variables = std::move(session.request.template_variables)}};
+  TemplateTurns::Owner owner = {.model = session.model_id, .client = session.client};
+  templates_.Render(
+      std::move(owner), std::move(render),
+      [this, call, source = std::move(source), session = std::move(session),
+       fresh](auto prompt) mutable {
+        if (!prompt.ok()) {
+          fresh ? call.exchange->Fail(prompt.status())
+                : PrepareAgain(call, source, prompt.status());
+          return;
+        }
+        session.format = DecodeChatFormat(prompt->format);
+        if (absl::Status status = Constrain(session.format, &session.request); !status.ok()) {
+          call.exchange->Fail(status);
+          return;
+        }
+        // Some templates open a thought though none is wanted.
+        if (session.request.thought_tokens_max == 0 && !session.format.is_harmony &&
+            session.format.thoughts.IsOpenIn(prompt->text)) {
+          absl::StrAppend(&prompt->text, ThoughtEnding(session.format, /*may_call=*/true));
+        }
+        for (const ChatMessage& message : call.request->messages) {
+          session.calls_before += message.calls.size();
+        }
+        session.request.prompts.push_back({.text = std::move(prompt->text)});
+        session.parse_special = true;
+        session.no_special = prompt->has_bos;
+        call.then(std::move(session));
+      });
+}
+
+void ApiBackend::PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
+                              const absl::Status& status) {
+  gateway_->ListModels(absl::ZeroDuration(), [this, call, failed, status](
+                                                 const absl::StatusOr<Gateway::Models>& models) {
+    call.exchange->responder->Run([this, call, failed, status, models] {
+      const absl::StatusOr<const wire::ModelStatus*> model =
+          models.ok() ? FindModelOf(**models, call.request->model, naming_)
+                      : absl::StatusOr<const wire::ModelStatus*>(models.status());
+      if (!model.ok() || TemplateOf(**model, call.request->tools.offered()).Key() == failed.Key()) {
+        call.exchange->Fail(status);
+        return;
+      }
+      Prepare(call, **model, /*fresh=*/true);
+    });
+  });
+}
+
+void ApiBackend::Start(const SharedExchange& exchange, CompletionSession::Options session) {
+  const ApiRequest& request = session.request;
+  const uint32_t n_ctx = session.n_ctx;
+  uint64_t bytes = 0;
+  for (const ApiPrompt& prompt : request.prompts) {
+    if (prompt.text.size() / kTokenBytesMax > n_ctx || prompt.tokens.size() > n_ctx) {
+      exchange->Fail(WithErrorCode(
+          BadParam(request.chat ? "messages" : "prompt",
+                   absl::StrCat("the prompt is too long: it exceeds the context window; "
+                                "this model's maximum context length is ",
+                                n_ctx, " tokens")),
+          "context_length_exceeded"));
+      return;
+    }
+    bytes += (prompt.text.size() + prompt.tokens.size() * sizeof(int32_t)) * request.n;
+  }
+  if (bytes > kApiPromptBytesMax) {
+    exchange->Fail(BadParam("n", absl::StrCat("times the prompt is ", bytes >> 20, " MiB; at most ",
+                                              kApiPromptBytesMax >> 20, " are taken at a time")));
+    return;
+  }
+  CompletionSession::Start(gateway_, std::move(session), exchange->responder, counters_);
+}
+
+}  // namespace strata

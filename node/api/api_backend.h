@@ -1,0 +1,83 @@
+// The cluster as all dialects of the API use it: its models, and generations of them.
+//
+//   dialect ─▶ ApiBackend::Generate ─▶ template_pool ─▶ answer_grammar ─▶ CompletionSession ─▶
+//   Gateway
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "node/api/api_exchange.h"
+#include "node/api/api_request.h"
+#include "node/api/api_response.h"
+#include "node/api/completion_session.h"
+#include "node/api/model_names.h"
+#include "node/chat/template_check.h"
+#include "node/chat/template_pool.h"
+#include "node/gateway/gateway.h"
+
+namespace strata {
+
+// Thread-safe. Each call answers the exchange with an error where it cannot do what it says.
+class ApiBackend {
+ public:
+  // REQUIRES: `gateway` outlives this.
+  ApiBackend(Gateway* gateway, TemplatePool::Options templates, ModelNaming naming = {});
+
+  // Calls `then` with the model that `name` means, on a handler's thread.
+  using OnModel = std::function<void(const wire::ModelStatus&)>;
+  void WithModel(const std::string& name, const SharedExchange& exchange, OnModel then);
+  // Calls `then` with all models and the state of each one's chat template, in order.
+  using OnModels = std::function<void(const Gateway::ModelList&, const std::vector<ChatSupport>&)>;
+  void WithModels(const SharedExchange& exchange, OnModels then);
+  // The state of one model's chat template.
+  using OnChat = std::function<void(const ChatSupport&)>;
+  void CheckChat(const wire::ModelStatus& model, OnChat then);
+
+  // Generates, and answers by the writer of `new_writer`, which gets the model's shown name.
+  using NewWriter = std::function<std::unique_ptr<ResponseWriter>(const std::string& model)>;
+  void Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer);
+
+  // Calls `then` with the chat as its template renders it.
+  using OnPrompt = std::function<void(const std::string& prompt)>;
+  void Render(SharedExchange exchange, ApiRequest chat, OnPrompt then);
+  // Calls `then` with the tokens of the first prompt, or of the chat as its template renders it.
+  using OnTokens = std::function<void(const std::vector<int32_t>& tokens)>;
+  void Tokenize(SharedExchange exchange, ApiRequest request, OnTokens then);
+
+  // Counts a request that was refused before Generate().
+  void CountRefused();
+  const ApiCounters& counters() const { return *counters_; }
+
+ private:
+  struct Call {
+    SharedExchange exchange;
+    std::shared_ptr<const ApiRequest> request;  // shared with the callbacks that try it again
+    // Gets the session, which has its prompts, but no writer.
+    std::function<void(CompletionSession::Options)> then;
+  };
+  using OnListedModel = std::function<void(const wire::ModelStatus&, bool fresh)>;
+
+  void FindListedModel(const std::string& name, const SharedExchange& exchange, OnListedModel then);
+  void Prepare(SharedExchange exchange, ApiRequest request,
+               std::function<void(CompletionSession::Options)> then);
+  // `fresh`: the model's status is not an older list's.
+  void Prepare(const Call& call, const wire::ModelStatus& model, bool fresh);
+  void PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,
+                   CompletionSession::Options session);
+  // A chat template has failed that may have been replaced since.
+  void PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
+                    const absl::Status& status);
+  void Start(const SharedExchange& exchange, CompletionSession::Options session);
+
+  Gateway* const gateway_;
+  const ModelNaming naming_;
+  const std::shared_ptr<ApiCounters> counters_;  // shared with sessions in flight
+  TemplateCheck template_check_;
+  TemplatePool templates_;  // last: its threads use the others
+};
+
+}  // namespace strata

@@ -1,0 +1,187 @@
+#include "node/api/llama/llama_request.h"
+
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/request/request_status.h"
+#include "nlohmann/json.hpp"
+#include "node/api/field_reader.h"
+#include "node/api/json_body.h"
+#include "node/api/openai/openai_fields.h"
+#include "node/api/openai/openai_tools.h"
+#include "node/api/sampler_fields.h"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kTokensMax = 1 << 24;
+constexpr int32_t kRepeatLastN = 64;
+constexpr uint32_t kRandomSeed = std::numeric_limits<uint32_t>::max();
+
+// llama-server's defaults where they are not OpenAI's.
+void SetDefaults(Json* json) {
+  const Json defaults = {{"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}};
+  for (const auto& [name, value] : defaults.items()) {
+    if (Member(*json, name.c_str()) == nullptr) (*json)[name] = value;
+  }
+  if (const Json* seed = Member(*json, "seed");
+      seed != nullptr && (*seed == -1 || *seed == kRandomSeed)) {
+    json->erase("seed");
+  }
+}
+
+void ReadTokensMax(FieldReader* fields, ApiRequest* request) {
+  for (const char* name : {"max_tokens", "n_predict"}) {  // the latter wins
+    const auto tokens = fields->Integer(name, {-2, kTokensMax});
+    if (!tokens) continue;
+    request->tokens_max.reset();  // as many as there is room for
+    if (*tokens >= 0) request->tokens_max = static_cast<uint32_t>(*tokens);
+  }
+}
+
+// A string, tokens, or {"prompt_string": …}.
+absl::StatusOr<ApiPrompt> PromptOf(const Json& json, const std::string& path) {
+  ApiPrompt prompt;
+  const Json* text = json.is_object() ? Member(json, "prompt_string") : &json;
+  if (const Json* media = Member(json, "multimodal_data"); media != nullptr && !media->empty()) {
+    return UnsupportedParam(path + ".multimodal_data");
+  }
+  if (text != nullptr && text->is_string()) {
+    prompt.text = text->get<std::string>();
+  } else if (auto tokens = TokensOf(json)) {
+    prompt.tokens = *std::move(tokens);
+  } else if (json.is_array() && !json.empty()) {
+    bool is_mixed = true;
+    for (const Json& each : json) is_mixed &= each.is_string() || each.is_number_integer();
+    if (is_mixed) return UnsupportedParam(path, "of tokens and strings in one");
+    return BadParam(path, "must be a string or token ids");
+  } else {
+    return BadParam(path, "must be a string or token ids");
+  }
+  return prompt;
+}
+
+// Strings in a list are prompts of their own; beside numbers they are parts of one.
+bool IsList(const Json& prompt) {
+  if (!prompt.is_array()) return false;
+  for (const Json& each : prompt) {
+    if (each.is_number()) return false;
+  }
+  return true;
+}
+
+absl::Status ReadPrompts(const Json& json, LlamaCompletion* completion) {
+  ApiRequest& request = completion->request;
+  const Json* prompt = Member(json, "prompt");
+  if (prompt == nullptr) return BadParam("prompt", "is missing");
+  const bool is_list = IsList(*prompt);
+  const std::vector<const Json*> list = ListOf(*prompt, is_list);
+  if (list.empty() || list.size() * request.n > kApiChoicesMax) {
+    return BadParam("prompt",
+                    absl::StrCat("must have 1 to ", kApiChoicesMax, " prompts, times n_cmpl"));
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    auto one = PromptOf(*list[i], is_list ? absl::StrCat("prompt[", i, "]") : "prompt");
+    if (!one.ok()) return one.status();
+    request.prompts.push_back(*std::move(one));
+  }
+  completion->is_list = list.size() * request.n > 1;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body) {
+  const std::string cleaned = WithoutLoneSurrogates(body);
+  if (!cleaned.empty()) body = cleaned;
+  auto json = ParseJsonBody(body);
+  if (!json.ok()) return json.status();
+  SetDefaults(&*json);
+  FieldReader fields(*json);
+  LlamaCompletion completion;
+  ApiRequest& request = completion.request;
+  completion.n_probs =
+      static_cast<uint32_t>(fields.Integer("n_probs", {0, kApiTopLogprobsMax}).value_or(0));
+  completion.return_tokens = fields.Bool("return_tokens").value_or(false);
+  for (const char* own : {"n_probs", "return_tokens"}) json->erase(own);  // not OpenAI's
+  fields.Fail(CheckApiFields(*json, ApiPath::kText));
+  request.model = fields.Text("model").value_or("");
+  request.stream = fields.Bool("stream").value_or(false);
+  for (const char* name : {"n", "n_cmpl"}) {
+    const auto n = fields.Integer(name, {1, double{kApiChoicesMax}});
+    if (n) request.n = static_cast<uint32_t>(*n);
+  }
+  ReadSampler(&fields, &request.sampler);
+  if (fields.Find("seed") == nullptr) {  // a client that reads it may be JavaScript
+    request.sampler.set_seed(request.sampler.seed() % kRandomSeed);
+  }
+  if (fields.Find("repeat_last_n") == nullptr && request.sampler.penalty_last_n() < 0) {
+    request.sampler.set_penalty_last_n(kRepeatLastN);
+  }
+  ReadStops(&fields, &request.stops);
+  ReadTokensMax(&fields, &request);
+  constexpr double kKeepMax = std::numeric_limits<int32_t>::max();
+  request.keep_tokens = static_cast<uint32_t>(fields.Integer("n_keep", {-1, kKeepMax}).value_or(0));
+  request.shift_context = fields.Bool("context_shift").value_or(false);
+  request.parse_special = true;
+  request.logprobs = true;  // pieces have their tokens
+  if (completion.n_probs > 0) {
+    request.sampler.set_report_logprob(true);
+    request.sampler.set_logprobs(completion.n_probs);
+  }
+  fields.Fail(ReadAnswerFormat(*json, body, &request));
+  if (fields.status().ok()) fields.Fail(ReadPrompts(*json, &completion));
+  if (!fields.status().ok()) return fields.status();
+  return completion;
+}
+
+absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body) {
+  const std::string cleaned = WithoutLoneSurrogates(body);
+  if (!cleaned.empty()) body = cleaned;
+  const auto json = ParseJsonBody(body);
+  if (!json.ok()) return json.status();
+  FieldReader fields(*json);
+  ApiRequest request;
+  request.model = fields.Text("model").value_or("");
+  request.parse_special = fields.Bool("parse_special").value_or(true);
+  request.no_special = !fields.Bool("add_special").value_or(false);
+  if (fields.Bool("with_pieces").value_or(false)) fields.Fail(UnsupportedParam("with_pieces"));
+  const auto content = fields.Text("content");
+  if (!content) fields.Wrong("content", "is missing");
+  if (!fields.status().ok()) return fields.status();
+  request.prompts.push_back({.text = *content});
+  return request;
+}
+
+std::string LlamaSettingsJson(const LlamaCompletion& completion, uint32_t n_ctx) {
+  const ApiRequest& request = completion.request;
+  const wire::SamplerSettings& sampler = request.sampler;
+  nlohmann::ordered_json json = {{"n_predict", -1},
+                                 {"seed", sampler.seed()},
+                                 {"temperature", sampler.temperature()},
+                                 {"top_k", sampler.top_k()},
+                                 {"top_p", sampler.top_p()},
+                                 {"min_p", sampler.min_p()},
+                                 {"typical_p", sampler.typical_p()},
+                                 {"repeat_last_n", sampler.penalty_last_n()},
+                                 {"repeat_penalty", 1},  // off
+                                 {"presence_penalty", sampler.penalty_presence()},
+                                 {"frequency_penalty", sampler.penalty_frequency()},
+                                 {"mirostat", sampler.mirostat()},
+                                 {"ignore_eos", sampler.ignore_eog()},
+                                 {"stop", request.stops},
+                                 {"n_keep", static_cast<int32_t>(request.keep_tokens)},
+                                 {"n_probs", completion.n_probs},
+                                 {"stream", request.stream},
+                                 {"n_ctx", n_ctx}};
+  if (sampler.penalty_repeat() != 0) json["repeat_penalty"] = sampler.penalty_repeat();
+  if (request.tokens_max) json["n_predict"] = *request.tokens_max;
+  return json.dump();
+}
+
+}  // namespace strata

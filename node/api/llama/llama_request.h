@@ -1,0 +1,32 @@
+// Requests in the forms of llama-server's own API
+// (https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md), parsed from their
+// JSON. Pure; no byte of the input is trusted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "node/api/api_request.h"
+
+namespace strata {
+
+struct LlamaCompletion {
+  ApiRequest request;
+  bool is_list = false;        // the response is an array, of one entry for each choice
+  bool return_tokens = false;  // the response has the tokens' ids; a stream always has
+  uint32_t n_probs = 0;        // likeliest tokens to report for each; 0: none
+};
+
+// The body of /completion. kInvalidArgument: what is wrong with which field; kUnimplemented: a
+// field that asks for an unsupported feature. Unknown fields are ignored.
+absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body);
+
+// The body of /tokenize: a completion whose prompt is the content, which may be empty.
+absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body);
+
+// JSON of the settings that a request is generated with.
+std::string LlamaSettingsJson(const LlamaCompletion& completion, uint32_t n_ctx);
+
+}  // namespace strata

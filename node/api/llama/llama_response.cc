@@ -1,0 +1,164 @@
+#include "node/api/llama/llama_response.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "node/api/llama/llama_error.h"
+#include "node/api/llama/llama_request.h"
+#include "node/api/server_sent_events.h"
+#include "transport/base/utf8.h"
+
+namespace strata {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+OrderedJson IdsOf(const std::vector<wire::SampledToken>& tokens) {
+  OrderedJson ids = OrderedJson::array();
+  for (const wire::SampledToken& token : tokens) ids.push_back(token.token());
+  return ids;
+}
+
+OrderedJson ProbabilityOf(int32_t id, const std::string& piece, float logprob) {
+  OrderedJson bytes = OrderedJson::array();
+  for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"id", id}, {"token", piece}, {"bytes", std::move(bytes)}, {"logprob", logprob}};
+}
+
+OrderedJson ProbabilitiesOf(const std::vector<wire::SampledToken>& tokens) {
+  OrderedJson list = OrderedJson::array();
+  for (const wire::SampledToken& token : tokens) {
+    OrderedJson one = ProbabilityOf(token.token(), token.piece(), token.logprob());
+    one["top_logprobs"] = OrderedJson::array();
+    for (const wire::TokenLogprob& top : token.top()) {
+      one["top_logprobs"].push_back(ProbabilityOf(top.token(), top.piece(), top.logprob()));
+    }
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+OrderedJson RateOf(const char* name, uint64_t tokens, absl::Duration time) {
+  const double ms = absl::ToDoubleMilliseconds(time);
+  const double n = static_cast<double>(tokens);
+  return {{absl::StrCat(name, "_n"), tokens},
+          {absl::StrCat(name, "_ms"), ms},
+          {absl::StrCat(name, "_per_token_ms"), tokens > 0 ? ms / n : 0},
+          {absl::StrCat(name, "_per_second"), ms > 0 ? n * 1000 / ms : 0}};
+}
+
+// The time to the first token is the prompt's: its wait in the queue is part of it.
+OrderedJson TimingsOf(const ApiUsage& usage) {
+  const uint64_t read = usage.prompt_tokens - std::min(usage.cached_tokens, usage.prompt_tokens);
+  OrderedJson timings = {{"cache_n", usage.cached_tokens}};
+  timings.update(RateOf("prompt", read, usage.first_token));
+  timings.update(RateOf("predicted", usage.completion_tokens, usage.total - usage.first_token));
+  return timings;
+}
+
+std::string Event(const std::string& json) { return absl::StrCat("data: ", json, "\n\n"); }
+
+}  // namespace
+
+void LlamaWriter::Count(const ApiPiece& piece) {
+  Choice& choice = choices_[piece.index];
+  choice.tokens += piece.tokens.size();
+  choice.has_new_line |= absl::StrContains(piece.text, '\n');
+  if (piece.finish_reason.empty()) return;
+  choice.finish_reason = piece.finish_reason;
+  choice.stop_string = piece.stop_string;
+}
+
+std::string LlamaWriter::Final(size_t index, const ApiPiece* whole, const ApiUsage& usage) const {
+  const Choice& choice = choices_[index];
+  const bool is_only = choices_.size() == 1;  // then the usage is its own
+  const bool is_full = choice.finish_reason == "length";
+  OrderedJson json = {{"index", index}, {"content", ""}, {"tokens", OrderedJson::array()}};
+  if (whole != nullptr) {
+    json["content"] = whole->text;
+    if (answer_.return_tokens) json["tokens"] = IdsOf(whole->tokens);
+  }
+  json["stop"] = true;
+  json["model"] = answer_.model;
+  json["tokens_predicted"] = is_only ? usage.completion_tokens : choice.tokens;
+  json["generation_settings"] = OrderedJson::parse(answer_.settings_json);
+  json["has_new_line"] = choice.has_new_line;
+  json["stop_type"] = !choice.stop_string.empty() ? "word" : is_full ? "limit" : "eos";
+  json["stopping_word"] = choice.stop_string;
+  if (is_only) {
+    json["tokens_evaluated"] = usage.prompt_tokens;
+    json["tokens_cached"] = usage.cached_tokens;
+    json["truncated"] = is_full && usage.prompt_tokens + usage.completion_tokens >= answer_.n_ctx;
+    json["timings"] = TimingsOf(usage);
+  }
+  if (whole != nullptr && answer_.n_probs > 0) {
+    json["completion_probabilities"] = ProbabilitiesOf(whole->tokens);
+  }
+  return Dump(json);
+}
+
+HttpResponse LlamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/) { return EventStream(); }
+
+std::string LlamaWriter::Piece(const ApiPiece& piece) {
+  Count(piece);
+  if (piece.text.empty() && piece.tokens.empty()) return "";
+  OrderedJson json = {{"index", piece.index},
+                      {"content", piece.text},
+                      {"tokens", IdsOf(piece.tokens)},
+                      {"stop", false},
+                      {"tokens_predicted", choices_[piece.index].tokens}};
+  if (choices_.size() == 1) json["tokens_evaluated"] = prompt_tokens_;
+  if (answer_.n_probs > 0) json["completion_probabilities"] = ProbabilitiesOf(piece.tokens);
+  return Event(Dump(json));
+}
+
+std::string LlamaWriter::End(const ApiUsage& usage) {
+  std::string events;
+  for (size_t i = 0; i < choices_.size(); ++i) events += Event(Final(i, nullptr, usage));
+  return events;
+}
+
+std::string LlamaWriter::Failure(const absl::Status& status) {
+  return Event(LlamaError(ErrorOf(status)));
+}
+
+HttpResponse LlamaWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
+  std::string body;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    Count(choices[i]);
+    absl::StrAppend(&body, i == 0 ? "" : ",", Final(i, &choices[i], usage));
+  }
+  return {.body = answer_.is_list ? absl::StrCat("[", body, "]") : body};
+}
+
+HttpResponse LlamaWriter::Error(const absl::Status& status) {
+  return ErrorResponse(status, LlamaError);
+}
+
+std::string LlamaPropsJson(const wire::ModelStatus& model) {
+  const std::string name = ValidUtf8(model.name());
+  const std::string path = ValidUtf8(model.source().path());
+  const auto defaults = ParseLlamaCompletion(R"({"prompt":"","seed":4294967294})");
+  OrderedJson params = OrderedJson::parse(LlamaSettingsJson(*defaults, model.n_ctx()));
+  params["seed"] = 4294967295;  // random
+  return Dump(
+      {{"default_generation_settings", {{"n_ctx", model.n_ctx()}, {"params", std::move(params)}}},
+       {"total_slots", model.n_seqs()},
+       {"model_alias", name},
+       {"model_path", path.substr(path.rfind('/') + 1)},  // not where it is
+       {"modalities", {{"vision", false}, {"audio", false}}},
+       {"chat_template", ValidUtf8(model.chat_template())},
+       {"bos_token", ValidUtf8(model.bos_text())},
+       {"eos_token", ValidUtf8(model.eos_text())}});
+}
+
+}  // namespace strata
