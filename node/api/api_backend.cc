@@ -129,7 +129,8 @@ void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& 
   });
 }
 
-void ApiBackend::Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer) {
+void ApiBackend::Generate(const SharedExchange& exchange, ApiRequest request,
+                          NewWriter new_writer) {
   Prepare(exchange, std::move(request),
           [this, exchange, new_writer = std::move(new_writer)](CompletionSession::Options session) {
             session.writer = new_writer(session.model_name);
@@ -144,7 +145,7 @@ void ApiBackend::Render(SharedExchange exchange, ApiRequest chat, OnPrompt then)
           });
 }
 
-void ApiBackend::Tokenize(SharedExchange exchange, ApiRequest request, OnTokens then) {
+void ApiBackend::Tokenize(const SharedExchange& exchange, ApiRequest request, OnTokens then) {
   Prepare(exchange, std::move(request),
           [this, exchange, then = std::move(then)](const CompletionSession::Options& session) {
             // A generation of no token ends once its prompt's tokens are known.

@@ -39,14 +39,14 @@ class ApiBackend {
 
   // Generates, and answers by the writer of `new_writer`, which gets the model's shown name.
   using NewWriter = std::function<std::unique_ptr<ResponseWriter>(const std::string& model)>;
-  void Generate(SharedExchange exchange, ApiRequest request, NewWriter new_writer);
+  void Generate(const SharedExchange& exchange, ApiRequest request, NewWriter new_writer);
 
   // Calls `then` with the chat as its template renders it.
   using OnPrompt = std::function<void(const std::string& prompt)>;
   void Render(SharedExchange exchange, ApiRequest chat, OnPrompt then);
   // Calls `then` with the tokens of the first prompt, or of the chat as its template renders it.
   using OnTokens = std::function<void(const std::vector<int32_t>& tokens)>;
-  void Tokenize(SharedExchange exchange, ApiRequest request, OnTokens then);
+  void Tokenize(const SharedExchange& exchange, ApiRequest request, OnTokens then);
 
   // Counts a request that was refused before Generate().
   void CountRefused();

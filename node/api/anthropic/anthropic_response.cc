@@ -25,7 +25,7 @@ std::string Dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-std::string Event(const char* type, OrderedJson fields) {
+std::string Event(const char* type, const OrderedJson& fields) {
   OrderedJson json = {{"type", type}};
   json.update(fields);
   return absl::StrCat("event: ", type, "\ndata: ", Dump(json), "\n\n");
