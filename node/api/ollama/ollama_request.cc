@@ -157,8 +157,9 @@ absl::Status ParseBody(absl::string_view text, Body* body) {
   body->cleaned = WithoutLoneSurrogates(text);
   body->text = body->cleaned.empty() ? text : body->cleaned;
   auto json = ParseJsonBody(body->text);
-  if (json.ok()) body->json = *std::move(json);
-  return json.status();
+  if (!json.ok()) return json.status();
+  body->json = *std::move(json);
+  return absl::OkStatus();
 }
 
 }  // namespace
