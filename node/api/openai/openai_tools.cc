@@ -103,7 +103,7 @@ absl::StatusOr<SchemaJson> ReadToolList(const Json& json, absl::string_view body
   if (!list->is_array() || list->size() > kApiToolsMax) {
     return BadParam(name, absl::StrCat("must be an array of at most ", kApiToolsMax, " ", name));
   }
-  const auto ordered = ParseSchema(MemberText(body, name), name);
+  auto ordered = ParseSchema(MemberText(body, name), name);
   if (!ordered.ok()) return ordered.status();
   // A name may be written with different escapes, and so come twice.
   if (Json::parse(ordered->dump()) != *list) return BadParam(name, "is given more than once");
