@@ -237,7 +237,7 @@ TEST_F(Ollama, HasAPortOfItsOwnIfAsked) {
   ASSERT_TRUE(ready.is_object()) << node.err();
   EXPECT_TRUE(ready["node"]["ollama"].is_null());
   EXPECT_TRUE(ready["node"]["http"].is_string());
-  EXPECT_THAT(node.err(), HasSubstr("no API at Ollama's port"));
+  EXPECT_TRUE(node.Says("no API at Ollama's port")) << node.err();
 }
 
 }  // namespace

@@ -59,15 +59,6 @@ class Tokens : public ::testing::Test {
     }
     return status;
   }
-  // Waits for a line of the log, which another thread reads.
-  bool Says(const std::string& words) {
-    const absl::Time until = absl::Now() + absl::Seconds(10);
-    while (node_->err().find(words) == std::string::npos) {
-      if (absl::Now() > until) return false;
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
-  }
   std::unique_ptr<Program> Token(std::vector<std::string> args) {
     args.insert(args.begin(), "token");
     args.insert(args.end(), {"--data-dir", folder_});
@@ -82,7 +73,7 @@ class Tokens : public ::testing::Test {
 // What users of others miss: authentication, exo #1833, llama.cpp #13061, #25542.
 TEST_F(Tokens, WithoutOneNobodyIsLetInFromElsewhere) {
   Start({"--http", "0.0.0.0:0"});
-  EXPECT_TRUE(Says("strata token new")) << node_->err();
+  EXPECT_TRUE(node_->Says("strata token new")) << node_->err();
   for (const char* path : {"/v1/models", "/metrics", "/v1/models/x", "/nothing"}) {
     const HttpReply reply = Get(path);
     EXPECT_EQ(reply.status, 401) << path;
@@ -141,7 +132,7 @@ TEST_F(Tokens, AreMadeListedAndRevokedWhileTheNodeRuns) {
   EXPECT_NE(gone->ExitStatus(), 0);
   EXPECT_THAT(gone->err(), HasSubstr("no token kitchen"));
   // The log names the token's owner, but not the token.
-  EXPECT_TRUE(Says("kitchen")) << node_->err();
+  EXPECT_TRUE(node_->Says("kitchen")) << node_->err();
   EXPECT_THAT(node_->err(), Not(HasSubstr(token.substr(20))));
 }
 
@@ -168,7 +159,7 @@ TEST_F(Tokens, AFileThatOthersMayReadLetsNobodyIn) {
   EXPECT_EQ(Settles(bearer, 200), 200);
   ASSERT_EQ(chmod((folder_ + "/api_tokens").c_str(), 0644), 0);
   EXPECT_EQ(Settles(bearer, 503), 503);
-  EXPECT_TRUE(Says("chmod 600")) << node_->err();
+  EXPECT_TRUE(node_->Says("chmod 600")) << node_->err();
   EXPECT_THAT(Get("/v1/models", bearer).body, Not(HasSubstr(folder_)));
 }
 
@@ -178,7 +169,7 @@ TEST_F(Tokens, AreNotNeededOnThisMachineOrWithNoAuth) {
   node_.reset();
   Start({"--http", "0.0.0.0:0", "--no-auth"});
   EXPECT_EQ(Get("/v1/models").status, 200);
-  EXPECT_TRUE(Says("--no-auth")) << node_->err();
+  EXPECT_TRUE(node_->Says("--no-auth")) << node_->err();
 }
 
 TEST_F(Tokens, ANodeThatKeepsNothingHasNone) {

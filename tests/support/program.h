@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -50,6 +52,15 @@ class Program {
     const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !out_.empty(); };
     mu_.AwaitWithTimeout(absl::Condition(&there), kLong);
     return out_.empty() ? "" : out_[0];
+  }
+  // Waits for a line of stderr that contains `text`; false where none came in kLong.
+  bool Says(absl::string_view text) {
+    absl::MutexLock lock(mu_);
+    const auto there = [this, text]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return absl::c_any_of(
+          err_, [text](absl::string_view line) { return absl::StrContains(line, text); });
+    };
+    return mu_.AwaitWithTimeout(absl::Condition(&there), kLong);
   }
   std::string out() { return absl::StrJoin(out_lines(), "\n"); }
   std::vector<std::string> out_lines() {
