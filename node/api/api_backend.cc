@@ -71,27 +71,24 @@ void ApiBackend::CountRefused() {
   ++counters_->failed;
 }
 
+void ApiBackend::Refuse(const SharedExchange& exchange, const absl::Status& status) {
+  CountRefused();
+  exchange->Fail(status);
+}
+
 void ApiBackend::WithModels(const SharedExchange& exchange, OnModels then) {
-  gateway_->ListModels(absl::ZeroDuration(), [this, exchange, then = std::move(then)](
+  gateway_->ListModels(absl::ZeroDuration(), [exchange, then = std::move(then)](
                                                  const absl::StatusOr<Gateway::Models>& models) {
-    if (!models.ok()) {
-      exchange->Fail(models.status());
-      return;
-    }
-    std::vector<ChatTemplate::Source> sources;
-    for (const wire::ModelStatus& model : **models) {
-      sources.push_back(TemplateOf(model, /*with_tools=*/false));
-    }
-    template_check_.Check(
-        std::move(sources),
-        [then, models = *models](const std::vector<ChatSupport>& chat) { then(*models, chat); });
+    models.ok() ? then(*models) : exchange->Fail(models.status());
   });
 }
 
-void ApiBackend::CheckChat(const wire::ModelStatus& model, OnChat then) {
-  template_check_.Check(
-      {TemplateOf(model, /*with_tools=*/false)},
-      [then = std::move(then)](const std::vector<ChatSupport>& chat) { then(chat[0]); });
+void ApiBackend::CheckChats(const Gateway::ModelList& models, OnChats then) {
+  std::vector<ChatTemplate::Source> sources;
+  for (const wire::ModelStatus& model : models) {
+    sources.push_back(TemplateOf(model, /*with_tools=*/false));
+  }
+  template_check_.Check(std::move(sources), std::move(then));
 }
 
 void ApiBackend::WithModel(const std::string& name, const SharedExchange& exchange, OnModel then) {
@@ -99,13 +96,17 @@ void ApiBackend::WithModel(const std::string& name, const SharedExchange& exchan
                   [then = std::move(then)](const wire::ModelStatus& model, bool) { then(model); });
 }
 
+absl::StatusOr<const wire::ModelStatus*> ApiBackend::FindIn(
+    const absl::StatusOr<Gateway::Models>& models, const std::string& name) const {
+  if (!models.ok()) return models.status();
+  return FindModelOf(**models, name, naming_);
+}
+
 void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& exchange,
                                  OnListedModel then) {
   const auto answer = [this, name, exchange, then = std::move(then)](
                           const absl::StatusOr<Gateway::Models>& models, bool fresh) {
-    const absl::StatusOr<const wire::ModelStatus*> model =
-        models.ok() ? FindModelOf(**models, name, naming_)
-                    : absl::StatusOr<const wire::ModelStatus*>(models.status());
+    const auto model = FindIn(models, name);
     if (model.ok()) {
       then(**model, fresh);
     } else if (fresh || !models.ok()) {
@@ -133,7 +134,7 @@ void ApiBackend::Generate(const SharedExchange& exchange, ApiRequest request,
                           NewWriter new_writer) {
   Prepare(exchange, std::move(request),
           [this, exchange, new_writer = std::move(new_writer)](CompletionSession::Options session) {
-            session.writer = new_writer(session.model_name);
+            session.writer = new_writer({.name = session.model_name, .n_ctx = session.n_ctx});
             Start(exchange, std::move(session));
           });
 }
@@ -249,9 +250,7 @@ void ApiBackend::PrepareAgain(const Call& call, const ChatTemplate::Source& fail
   gateway_->ListModels(absl::ZeroDuration(), [this, call, failed, status](
                                                  const absl::StatusOr<Gateway::Models>& models) {
     call.exchange->responder->Run([this, call, failed, status, models] {
-      const absl::StatusOr<const wire::ModelStatus*> model =
-          models.ok() ? FindModelOf(**models, call.request->model, naming_)
-                      : absl::StatusOr<const wire::ModelStatus*>(models.status());
+      const auto model = FindIn(models, call.request->model);
       if (!model.ok() || TemplateOf(**model, call.request->tools.offered()).Key() == failed.Key()) {
         call.exchange->Fail(status);
         return;

@@ -30,15 +30,19 @@ class ApiBackend {
   // Calls `then` with the model that `name` means, on a handler's thread.
   using OnModel = std::function<void(const wire::ModelStatus&)>;
   void WithModel(const std::string& name, const SharedExchange& exchange, OnModel then);
-  // Calls `then` with all models and the state of each one's chat template, in order.
-  using OnModels = std::function<void(const Gateway::ModelList&, const std::vector<ChatSupport>&)>;
+  // Calls `then` with all models.
+  using OnModels = std::function<void(const Gateway::Models&)>;
   void WithModels(const SharedExchange& exchange, OnModels then);
-  // The state of one model's chat template.
-  using OnChat = std::function<void(const ChatSupport&)>;
-  void CheckChat(const wire::ModelStatus& model, OnChat then);
+  // Calls `then` with the state of each model's chat template, in order.
+  using OnChats = std::function<void(const std::vector<ChatSupport>&)>;
+  void CheckChats(const Gateway::ModelList& models, OnChats then);
 
-  // Generates, and answers by the writer of `new_writer`, which gets the model's shown name.
-  using NewWriter = std::function<std::unique_ptr<ResponseWriter>(const std::string& model)>;
+  // Generates, and answers by the writer of `new_writer`.
+  struct ServedModel {
+    std::string name;  // as it is shown
+    uint32_t n_ctx = 0;
+  };
+  using NewWriter = std::function<std::unique_ptr<ResponseWriter>(const ServedModel& model)>;
   void Generate(const SharedExchange& exchange, ApiRequest request, NewWriter new_writer);
 
   // Calls `then` with the chat as its template renders it.
@@ -50,6 +54,8 @@ class ApiBackend {
 
   // Counts a request that was refused before Generate().
   void CountRefused();
+  // And answers it with the error.
+  void Refuse(const SharedExchange& exchange, const absl::Status& status);
   const ApiCounters& counters() const { return *counters_; }
 
  private:
@@ -61,6 +67,8 @@ class ApiBackend {
   };
   using OnListedModel = std::function<void(const wire::ModelStatus&, bool fresh)>;
 
+  absl::StatusOr<const wire::ModelStatus*> FindIn(const absl::StatusOr<Gateway::Models>& models,
+                                                  const std::string& name) const;
   void FindListedModel(const std::string& name, const SharedExchange& exchange, OnListedModel then);
   void Prepare(SharedExchange exchange, ApiRequest request,
                std::function<void(CompletionSession::Options)> then);

@@ -52,11 +52,9 @@ class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
 
-  // Before Begin(): how many tokens the prompts have.
-  virtual void SetPromptTokens(uint64_t /*tokens*/) {}
-  // The head of a stream. `firsts`: the choices of which no piece was written yet, each with its
-  // index; its body may be empty.
-  virtual HttpResponse Begin(const std::vector<ApiPiece>& firsts) = 0;
+  // The head of a stream; its body may be empty. `firsts`: the choices of which no piece was
+  // written yet, each with its index. `usage`: so far, without its times.
+  virtual HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) = 0;
   // Events of the next piece of a choice; may be empty. Pieces may come before Begin().
   virtual std::string Piece(const ApiPiece& piece) = 0;
   // The last events, once all choices have their finish reason.

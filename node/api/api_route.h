@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "node/api/api_error.h"
 #include "node/api/api_exchange.h"
 
@@ -25,7 +27,39 @@ struct ApiRoute {
 // header before the others.
 using ApiRoutes = std::vector<ApiRoute>;
 
+// Collects a dialect's routes: all have the form of its errors.
+class DialectRoutes {
+ public:
+  using Handler = std::function<void(const SharedExchange& exchange)>;
+
+  explicit DialectRoutes(ErrorForm error_form) : error_form_(error_form) {}
+
+  void Get(std::string path, Handler handle) { Add("GET", std::move(path), std::move(handle)); }
+  void Post(std::string path, Handler handle) { Add("POST", std::move(path), std::move(handle)); }
+  void Delete(std::string path, Handler handle) {
+    Add("DELETE", std::move(path), std::move(handle));
+  }
+  // A POST that keeps the cluster busy.
+  void Generation(std::string path, Handler handle);
+  // Only of requests that have this header.
+  void GetWithHeader(std::string path, std::string header, Handler handle);
+
+  ApiRoutes Take() { return std::move(routes_); }
+
+ private:
+  void Add(const char* method, std::string path, Handler handle);
+
+  const ErrorForm error_form_;
+  ApiRoutes routes_;
+};
+
 // The rest of a path behind a prefix, with its escapes decoded.
 std::string RestOfPath(absl::string_view path, absl::string_view prefix);
+
+// The value of a field of a query, with its escapes decoded; empty: none.
+std::string QueryField(absl::string_view query, absl::string_view name);
+
+// An id that no other answer has: the prefix and 24 hexadecimal digits.
+std::string NewAnswerId(absl::string_view prefix);
 
 }  // namespace strata

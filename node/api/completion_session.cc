@@ -218,8 +218,7 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
                         .usage = usage_});
     }
   }
-  writer_->SetPromptTokens(usage_.prompt_tokens);
-  HttpResponse head = writer_->Begin(firsts);
+  HttpResponse head = writer_->Begin(firsts, usage_);
   head.body += std::exchange(pending_, {});
   responder_->Begin(std::move(head));
 }

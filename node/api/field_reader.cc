@@ -10,6 +10,7 @@
 namespace strata {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
 void FieldReader::Wrong(absl::string_view name, absl::string_view words) {
   Fail(BadParam(PathOf(name), words));
@@ -17,10 +18,7 @@ void FieldReader::Wrong(absl::string_view name, absl::string_view words) {
 
 std::string FieldReader::PathOf(absl::string_view name) const { return absl::StrCat(path_, name); }
 
-const Json* FieldReader::Find(const char* name) const {
-  const auto field = json_.find(name);
-  return field == json_.end() || field->is_null() ? nullptr : &*field;
-}
+const Json* FieldReader::Find(const char* name) const { return Member(json_, name); }
 
 std::optional<bool> FieldReader::Bool(const char* name) {
   const Json* field = Find(name);
@@ -83,15 +81,32 @@ std::optional<std::vector<int32_t>> TokensOf(const Json& json) {
   return json.get<std::vector<int32_t>>();
 }
 
-const Json* Member(const Json& json, const char* name) {
-  if (!json.is_object()) return nullptr;
-  const auto found = json.find(name);
+namespace {
+
+template <typename AnyJson>
+const AnyJson* MemberOf(const AnyJson& json, const char* name) {
+  const auto found = json.find(name);  // the end where it is no object
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
+template <typename AnyJson>
+const std::string* TextMemberOf(const AnyJson& json, const char* name) {
+  const AnyJson* member = MemberOf(json, name);
+  return member == nullptr ? nullptr : member->template get_ptr<const std::string*>();
+}
+
+}  // namespace
+
+const Json* Member(const Json& json, const char* name) { return MemberOf(json, name); }
+const OrderedJson* Member(const OrderedJson& json, const char* name) {
+  return MemberOf(json, name);
+}
+
 const std::string* TextMember(const Json& json, const char* name) {
-  const Json* member = Member(json, name);
-  return member == nullptr ? nullptr : member->get_ptr<const std::string*>();
+  return TextMemberOf(json, name);
+}
+const std::string* TextMember(const OrderedJson& json, const char* name) {
+  return TextMemberOf(json, name);
 }
 
 }  // namespace strata

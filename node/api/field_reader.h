@@ -55,7 +55,9 @@ std::optional<std::vector<int32_t>> TokensOf(const nlohmann::json& json);
 
 // A member of an object. Null: `json` is no object, or the member is missing or null.
 const nlohmann::json* Member(const nlohmann::json& json, const char* name);
+const nlohmann::ordered_json* Member(const nlohmann::ordered_json& json, const char* name);
 // Null where the member is no string, too.
 const std::string* TextMember(const nlohmann::json& json, const char* name);
+const std::string* TextMember(const nlohmann::ordered_json& json, const char* name);
 
 }  // namespace strata

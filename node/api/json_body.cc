@@ -1,6 +1,7 @@
 #include "node/api/json_body.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -18,9 +19,44 @@ using Json = nlohmann::json;
 
 constexpr size_t kJsonErrorBytesMax = 300;
 
+// Empty: there are none.
+std::string WithoutLoneSurrogates(absl::string_view body) {
+  std::string text;
+  size_t high_at = 0;  // behind the escape of a high surrogate
+  for (size_t i = body.find('\\'); i < body.size(); i = body.find('\\', i)) {
+    uint32_t code = 0;
+    const bool is_code = body.substr(i, 2) == "\\u" && i + 6 <= body.size() &&
+                         absl::SimpleHexAtoi(body.substr(i + 2, 4), &code);
+    const size_t end = is_code ? i + 6 : i + 2;
+    const bool is_high = is_code && code >= 0xD800 && code < 0xDC00;
+    const bool is_low = is_code && code >= 0xDC00 && code < 0xE000;
+    uint32_t low = 0;
+    const bool low_follows = is_high && body.substr(end, 2) == "\\u" && end + 6 <= body.size() &&
+                             absl::SimpleHexAtoi(body.substr(end + 2, 4), &low) && low >= 0xDC00 &&
+                             low < 0xE000;
+    if ((is_high && !low_follows) || (is_low && (high_at == 0 || high_at != i))) {
+      if (text.empty()) text = std::string(body);
+      text.replace(i, 6, "\\ufffd");
+    }
+    high_at = low_follows ? end : 0;
+    i = end;
+  }
+  return text;
+}
+
 }  // namespace
 
-absl::StatusOr<Json> ParseJsonBody(absl::string_view body) {
+absl::StatusOr<JsonBody> JsonBody::Parse(absl::string_view text) {
+  JsonBody body;
+  body.given_ = text;
+  body.cleaned_ = WithoutLoneSurrogates(text);
+  auto json = ParseJsonObject(body.text());
+  if (!json.ok()) return json.status();
+  body.json_ = *std::move(json);
+  return body;
+}
+
+absl::StatusOr<Json> ParseJsonObject(absl::string_view body) {
   // Checked before the tree is built: a deep tree overflows the stack when it is copied or
   // destroyed, and one of many small values takes far more memory than its text.
   int depth = 0;
@@ -63,28 +99,8 @@ absl::StatusOr<Json> ParseJsonBody(absl::string_view body) {
   }
 }
 
-std::string WithoutLoneSurrogates(absl::string_view body) {
-  std::string text;
-  size_t high_at = 0;  // behind the escape of a high surrogate
-  for (size_t i = body.find('\\'); i < body.size(); i = body.find('\\', i)) {
-    uint32_t code = 0;
-    const bool is_code = body.substr(i, 2) == "\\u" && i + 6 <= body.size() &&
-                         absl::SimpleHexAtoi(body.substr(i + 2, 4), &code);
-    const size_t end = is_code ? i + 6 : i + 2;
-    const bool is_high = is_code && code >= 0xD800 && code < 0xDC00;
-    const bool is_low = is_code && code >= 0xDC00 && code < 0xE000;
-    uint32_t low = 0;
-    const bool low_follows = is_high && body.substr(end, 2) == "\\u" && end + 6 <= body.size() &&
-                             absl::SimpleHexAtoi(body.substr(end + 2, 4), &low) && low >= 0xDC00 &&
-                             low < 0xE000;
-    if ((is_high && !low_follows) || (is_low && (high_at == 0 || high_at != i))) {
-      if (text.empty()) text = std::string(body);
-      text.replace(i, 6, "\\ufffd");
-    }
-    high_at = low_follows ? end : 0;
-    i = end;
-  }
-  return text;
+std::string JsonText(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 absl::string_view MemberText(absl::string_view body, absl::string_view name) {

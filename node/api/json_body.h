@@ -1,4 +1,4 @@
-// JSON's text of a request's body, within bounds. Pure; no byte of the input is trusted.
+// JSON of requests, within bounds, and of responses. Pure; no byte of the input is trusted.
 #pragma once
 
 #include <string>
@@ -6,18 +6,34 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json_fwd.hpp"
+#include "nlohmann/json.hpp"
 
 namespace strata {
 
-// Lone surrogates of strings become U+FFFD, as browsers have it: JavaScript cuts strings inside of
-// a character that has two escapes, and sends half of it, "\ud83d". JSON allows that, our parser
-// does not. Empty: there are none in the body.
-std::string WithoutLoneSurrogates(absl::string_view body);
+// A request's body. Lone surrogates of its strings become U+FFFD, as browsers have it: JavaScript
+// cuts strings inside of a character that has two escapes, and sends half of it, "\ud83d". JSON
+// allows that, our parser does not.
+class JsonBody {
+ public:
+  // REQUIRES: `text` outlives the body. kInvalidArgument: as ParseJsonObject().
+  static absl::StatusOr<JsonBody> Parse(absl::string_view text);
 
-// REQUIRES: `body` has no lone surrogates. kInvalidArgument: it is no JSON object, or exceeds
-// kApiJsonDepthMax or kApiJsonValuesMax.
-absl::StatusOr<nlohmann::json> ParseJsonBody(absl::string_view body);
+  nlohmann::json& json() { return json_; }
+  const nlohmann::json& json() const { return json_; }
+  // What `json` was parsed from: objects have the order of their members there.
+  absl::string_view text() const { return cleaned_.empty() ? given_ : cleaned_; }
+
+ private:
+  absl::string_view given_;
+  std::string cleaned_;  // empty: the given text is clean
+  nlohmann::json json_;
+};
+
+// kInvalidArgument: the text is no JSON object, or exceeds kApiJsonDepthMax or kApiJsonValuesMax.
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text);
+
+// JSON's text. Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
+std::string JsonText(const nlohmann::ordered_json& json);
 
 // The texts of the elements of an array, which is valid JSON; none of any other value.
 std::vector<absl::string_view> ElementTexts(absl::string_view array);

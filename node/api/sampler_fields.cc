@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "node/api/api_request.h"
 #include "shard/sampling/sampler_settings.h"
 
 namespace strata {
@@ -165,6 +164,23 @@ void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char*
     if (text->empty()) continue;  // some clients send an empty setting
     stops->push_back(*text);
   }
+}
+
+void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names,
+                   ApiRequest* request) {
+  for (const char* name : names) {
+    const auto tokens = fields->Integer(name, {-2, kApiOutputTokensMax});
+    if (!tokens) continue;
+    request->tokens_max.reset();
+    if (*tokens >= 0) request->tokens_max = static_cast<uint32_t>(*tokens);
+  }
+}
+
+void ReadContextShift(FieldReader* fields, ApiRequest* request) {
+  constexpr double kKeepMax = std::numeric_limits<int32_t>::max();
+  request->shift_context = fields->Bool("context_shift").value_or(false);
+  request->keep_tokens =
+      static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
 }
 
 }  // namespace strata

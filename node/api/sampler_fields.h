@@ -1,10 +1,12 @@
-// The fields of a request that say how tokens are sampled, by the names that llama.cpp and OpenAI
-// have for them. Pure; no byte of the input is trusted.
+// The fields of a request that say how tokens are sampled, and how many, by the names that
+// llama.cpp and OpenAI have for them. Pure; no byte of the input is trusted.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "node/api/api_request.h"
 #include "node/api/field_reader.h"
 #include "proto/frame.pb.h"
 
@@ -14,5 +16,11 @@ namespace strata {
 void ReadSampler(FieldReader* fields, wire::SamplerSettings* sampler);
 // One string, or several; empty ones are passed over.
 void ReadStops(FieldReader* fields, std::vector<std::string>* stops, const char* name = "stop");
+// The last of the fields that is there counts. Below 0 is llama.cpp's for as many as there is room
+// for.
+void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names,
+                   ApiRequest* request);
+// llama.cpp's fields for the context's end.
+void ReadContextShift(FieldReader* fields, ApiRequest* request);
 
 }  // namespace strata

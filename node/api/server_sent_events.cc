@@ -1,5 +1,7 @@
 #include "node/api/server_sent_events.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace strata {
 
 HttpResponse EventStream() {
@@ -7,6 +9,12 @@ HttpResponse EventStream() {
           .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},
           .body = "",
           .when_quiet = ": waiting\n\n"};
+}
+
+std::string ServerSentEvent(absl::string_view data) { return absl::StrCat("data: ", data, "\n\n"); }
+
+std::string ServerSentEvent(absl::string_view type, absl::string_view data) {
+  return absl::StrCat("event: ", type, "\n", ServerSentEvent(data));
 }
 
 }  // namespace strata

@@ -10,6 +10,7 @@
 #include "coordinator/request/request_status.h"
 #include "node/api/api_request.h"
 #include "node/api/field_reader.h"
+#include "node/api/json_body.h"
 
 namespace strata {
 namespace {
@@ -58,6 +59,20 @@ absl::Status AllowOnly(const Json& choice, ChatTools* tools) {
 
 }  // namespace
 
+absl::StatusOr<SchemaJson> ReadToolList(const Json& json, absl::string_view body,
+                                        const std::string& name) {
+  const Json* list = Member(json, name.c_str());
+  if (list == nullptr) return SchemaJson::array();
+  if (!list->is_array() || list->size() > kApiToolsMax) {
+    return BadParam(name, absl::StrCat("must be an array of at most ", kApiToolsMax, " ", name));
+  }
+  auto ordered = ParseSchema(MemberText(body, name), name);
+  if (!ordered.ok()) return ordered.status();
+  // A name may be written with different escapes, and so come twice.
+  if (Json::parse(ordered->dump()) != *list) return BadParam(name, "is given more than once");
+  return ordered;
+}
+
 absl::Status AddTool(const ToolFields& fields, ChatTools* tools) {
   const auto* name = fields.name == nullptr ? nullptr : fields.name->get_ptr<const std::string*>();
   if (name == nullptr || !IsName(*name)) {
@@ -93,6 +108,14 @@ absl::Status CheckOffered(const std::string& name, const ChatTools& tools) {
                                       [&name](const ChatTool& tool) { return tool.name == name; });
   if (is_offered) return absl::OkStatus();
   return BadParam("tool_choice", absl::StrCat("there is no tool \"", name, "\""));
+}
+
+absl::Status ReadParallelCalls(const Json& json, ChatTools* tools) {
+  const Json* parallel = Member(json, "parallel_tool_calls");
+  if (parallel == nullptr) return absl::OkStatus();
+  if (!parallel->is_boolean()) return BadParam("parallel_tool_calls", "must be true or false");
+  tools->parallel = parallel->get<bool>();
+  return absl::OkStatus();
 }
 
 absl::Status ReadToolChoice(const Json& choice, ChatTools* tools) {

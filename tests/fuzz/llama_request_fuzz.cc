@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Check(!request.prompts.empty());
     Check(request.prompts.size() * request.n <= strata::kApiChoicesMax);
     Check(request.stops.size() <= strata::kApiStopsMax);
-    Check(!strata::LlamaSettingsJson(*completion, 1).empty());
+    Check(!strata::LlamaSettingsJson(*completion).empty());
   } else {
     strata::CheckError(completion.status());
   }

@@ -20,33 +20,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint32_t kTokensMax = 1u << 24;
-
-absl::Status ReadTools(const Json& list, absl::string_view body, ChatTools* tools) {
-  if (!list.is_array() || list.size() > kApiToolsMax) {
-    return BadParam("tools", absl::StrCat("must be an array of at most ", kApiToolsMax, " tools"));
-  }
-  const auto ordered = ParseSchema(MemberText(body, "tools"), "tools");
-  if (!ordered.ok()) return ordered.status();
-  // A name may be written with different escapes, and so come twice.
-  if (Json::parse(ordered->dump()) != list) return BadParam("tools", "is given more than once");
-  for (size_t i = 0; i < list.size(); ++i) {
+absl::Status ReadTools(const Json& json, absl::string_view body, ChatTools* tools) {
+  const auto list = ReadToolList(json, body, "tools");
+  if (!list.ok()) return list.status();
+  for (size_t i = 0; i < list->size(); ++i) {
+    const SchemaJson& tool = (*list)[i];
     const std::string path = absl::StrCat("tools.", i);
-    if (!list[i].is_object()) return BadParam(path, "must be an object");
+    if (!tool.is_object()) return BadParam(path, "must be an object");
     // Others are Anthropic's own: its servers run them, or its models know their schemas.
-    if (const Json* type = Member(list[i], "type"); type != nullptr && *type != "custom") {
+    if (const SchemaJson* type = Member(tool, "type"); type != nullptr && *type != "custom") {
       if (!type->is_string()) return BadParam(path + ".type", "must be a string");
       return UnsupportedParam(path + ".type", type->get_ref<const std::string&>());
     }
-    const SchemaJson& tool = (*ordered)[i];
-    const auto member = [&tool](const char* name) {
-      const auto found = tool.find(name);
-      return found == tool.end() ? nullptr : &*found;
-    };
-    absl::Status status = AddTool({.name = member("name"),
-                                   .description = member("description"),
-                                   .parameters = member("input_schema"),
-                                   .strict = member("strict"),
+    absl::Status status = AddTool({.name = Keyword(tool, "name"),
+                                   .description = Keyword(tool, "description"),
+                                   .parameters = Keyword(tool, "input_schema"),
+                                   .strict = Keyword(tool, "strict"),
                                    .path = path,
                                    .parameters_name = "input_schema"},
                                   tools);
@@ -130,17 +119,16 @@ absl::Status ReadThoughts(const Json& json, ApiRequest* request) {
 
 }  // namespace
 
-absl::StatusOr<ApiRequest> ParseAnthropicMessages(absl::string_view body) {
-  const std::string cleaned = WithoutLoneSurrogates(body);
-  if (!cleaned.empty()) body = cleaned;
-  const auto json = ParseJsonBody(body);
-  if (!json.ok()) return json.status();
-  FieldReader fields(*json);
+absl::StatusOr<ApiRequest> ParseAnthropicMessages(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  const Json& json = body->json();
+  FieldReader fields(json);
   ApiRequest request;
   request.chat = true;
   request.model = fields.Text("model").value_or("");
   request.stream = fields.Bool("stream").value_or(false);
-  if (const auto tokens = fields.Integer("max_tokens", {0, kTokensMax})) {
+  if (const auto tokens = fields.Integer("max_tokens", {0, kApiOutputTokensMax})) {
     request.tokens_max = static_cast<uint32_t>(*tokens);
   }
   ReadSampler(&fields, &request.sampler);
@@ -149,15 +137,13 @@ absl::StatusOr<ApiRequest> ParseAnthropicMessages(absl::string_view body) {
     fields.Fail(UnsupportedParam("mcp_servers"));
   }
   if (!fields.status().ok()) return fields.status();
-  absl::Status status = ReadFormats(*json, body, &request);
-  if (const Json* tools = fields.Find("tools"); status.ok() && tools != nullptr) {
-    status = ReadTools(*tools, body, &request.tools);
-  }
+  absl::Status status = ReadFormats(json, body->text(), &request);
+  if (status.ok()) status = ReadTools(json, body->text(), &request.tools);
   if (const Json* choice = fields.Find("tool_choice"); status.ok() && choice != nullptr) {
     status = ReadChoice(*choice, &request.tools);
   }
-  if (status.ok()) status = ReadThoughts(*json, &request);
-  if (status.ok()) status = ReadAnthropicMessages(*json, body, &request);
+  if (status.ok()) status = ReadThoughts(json, &request);
+  if (status.ok()) status = ReadAnthropicMessages(json, body->text(), &request);
   if (!status.ok()) return status;
   return request;
 }

@@ -18,18 +18,14 @@ using OrderedJson = nlohmann::ordered_json;
 
 // Some clients send a thought back only if it has one. Nothing is signed: it is not checked.
 constexpr char kSignature[] = "strata";
-constexpr char kPing[] = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
-
-// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 std::string Event(const char* type, const OrderedJson& fields) {
   OrderedJson json = {{"type", type}};
   json.update(fields);
-  return absl::StrCat("event: ", type, "\ndata: ", Dump(json), "\n\n");
+  return ServerSentEvent(type, JsonText(json));
 }
+
+std::string Ping() { return Event("ping", OrderedJson::object()); }
 
 std::string DeltaEvent(size_t index, const char* type, const char* name, const std::string& text) {
   return Event("content_block_delta",
@@ -75,7 +71,7 @@ OrderedJson CallOf(const ApiCallPiece& call, OrderedJson input) {
 
 // An object also where the output was cut.
 OrderedJson InputOf(const std::string& arguments) {
-  if (!ParseJsonBody(arguments).ok()) return OrderedJson::object();
+  if (!ParseJsonObject(arguments).ok()) return OrderedJson::object();
   OrderedJson input = OrderedJson::parse(arguments, nullptr, /*allow_exceptions=*/false);
   return input.is_object() ? input : OrderedJson::object();
 }
@@ -93,14 +89,15 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
 
 }  // namespace
 
-HttpResponse AnthropicWriter::Begin(const std::vector<ApiPiece>& /*firsts*/) {
+HttpResponse AnthropicWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
+                                    const ApiUsage& usage) {
   HttpResponse head = EventStream();
   head.headers.emplace_back("request-id", answer_.request_id);
-  head.when_quiet = kPing;
+  head.when_quiet = Ping();
   OrderedJson message = Message(answer_, OrderedJson::array());
-  // What of it was cached is known at the end.
-  message["usage"] = UsageOf({.prompt_tokens = prompt_tokens_});
-  head.body = absl::StrCat(Event("message_start", {{"message", std::move(message)}}), kPing);
+  // What of the prompt was cached is known at the end.
+  message["usage"] = UsageOf({.prompt_tokens = usage.prompt_tokens});
+  head.body = absl::StrCat(Event("message_start", {{"message", std::move(message)}}), Ping());
   return head;
 }
 
@@ -162,7 +159,7 @@ std::string AnthropicWriter::End(const ApiUsage& usage) {
 std::string AnthropicWriter::Failure(const absl::Status& status) {
   ApiError error = ErrorOf(status);
   error.request_id = answer_.request_id;
-  return absl::StrCat("event: error\ndata: ", AnthropicError(error), "\n\n");
+  return ServerSentEvent("error", AnthropicError(error));
 }
 
 HttpResponse AnthropicWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
@@ -179,7 +176,7 @@ HttpResponse AnthropicWriter::Whole(const std::vector<ApiPiece>& choices, const 
   OrderedJson message = Message(answer_, std::move(content));
   message.update(StopOf(piece));
   message["usage"] = UsageOf(usage);
-  return {.headers = {{"request-id", answer_.request_id}}, .body = Dump(message)};
+  return {.headers = {{"request-id", answer_.request_id}}, .body = JsonText(message)};
 }
 
 HttpResponse AnthropicWriter::Error(const absl::Status& status) {
@@ -195,11 +192,11 @@ std::string AnthropicModelsJson(const std::vector<wire::ModelStatus>& models, in
     json["first_id"] = models.front().name();
     json["last_id"] = models.back().name();
   }
-  return Dump(json);
+  return JsonText(json);
 }
 
 std::string AnthropicModelJson(const wire::ModelStatus& model, int64_t now_s) {
-  return Dump(ModelOf(model, now_s));
+  return JsonText(ModelOf(model, now_s));
 }
 
 }  // namespace strata

@@ -22,8 +22,7 @@ class AnthropicWriter final : public ResponseWriter {
   };
   explicit AnthropicWriter(Answer answer) : answer_(std::move(answer)) {}
 
-  void SetPromptTokens(uint64_t tokens) override { prompt_tokens_ = tokens; }
-  HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
+  HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;
@@ -37,7 +36,6 @@ class AnthropicWriter final : public ResponseWriter {
   void Close(std::string* events);
 
   const Answer answer_;
-  uint64_t prompt_tokens_ = 0;
   // Of a stream.
   Block open_ = Block::kNone;
   size_t index_ = 0;  // of the open block, or of the next one

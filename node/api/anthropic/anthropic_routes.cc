@@ -5,9 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "node/api/anthropic/anthropic_error.h"
 #include "node/api/anthropic/anthropic_request.h"
 #include "node/api/anthropic/anthropic_response.h"
@@ -19,24 +17,18 @@ namespace {
 // What tells this API's clients from OpenAI's where the path is the same.
 constexpr char kVersionHeader[] = "anthropic-version";
 
-std::string NewMessageId() {
-  thread_local absl::BitGen random;
-  return absl::StrFormat("msg_%016x%08x", absl::Uniform<uint64_t>(random),
-                         absl::Uniform<uint32_t>(random));
-}
-
 void Messages(ApiBackend* backend, const SharedExchange& exchange) {
   absl::StatusOr<ApiRequest> request = ParseAnthropicMessages(exchange->TakeBody());
   if (!request.ok()) {
-    backend->CountRefused();
-    exchange->Fail(request.status());
+    backend->Refuse(exchange, request.status());
     return;
   }
-  backend->Generate(exchange, *std::move(request),
-                    [request_id = exchange->http.id](const std::string& model) {
-                      return std::make_unique<AnthropicWriter>(AnthropicWriter::Answer{
-                          .id = NewMessageId(), .model = model, .request_id = request_id});
-                    });
+  backend->Generate(
+      exchange, *std::move(request),
+      [request_id = exchange->http.id](const ApiBackend::ServedModel& model) {
+        return std::make_unique<AnthropicWriter>(AnthropicWriter::Answer{
+            .id = NewAnswerId("msg_"), .model = model.name, .request_id = request_id});
+      });
 }
 
 void CountTokens(ApiBackend* backend, const SharedExchange& exchange) {
@@ -51,10 +43,9 @@ void CountTokens(ApiBackend* backend, const SharedExchange& exchange) {
 }
 
 void Models(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModels(exchange, [exchange](const Gateway::ModelList& models,
-                                           const std::vector<ChatSupport>& /*chat*/) {
+  backend->WithModels(exchange, [exchange](const Gateway::Models& models) {
     exchange->responder->Answer(
-        {.body = AnthropicModelsJson(models, absl::ToUnixSeconds(WallNow()))});
+        {.body = AnthropicModelsJson(*models, absl::ToUnixSeconds(WallNow()))});
   });
 }
 
@@ -69,26 +60,16 @@ void Model(ApiBackend* backend, const SharedExchange& exchange) {
 }  // namespace
 
 ApiRoutes AnthropicRoutes(ApiBackend* backend) {
-  return {{.method = "POST",
-           .path = "/v1/messages",
-           .is_generation = true,
-           .error_form = AnthropicError,
-           .handle = [backend](const SharedExchange& e) { Messages(backend, e); }},
-          {.method = "POST",
-           .path = "/v1/messages/count_tokens",
-           .is_generation = true,
-           .error_form = AnthropicError,
-           .handle = [backend](const SharedExchange& e) { CountTokens(backend, e); }},
-          {.method = "GET",
-           .path = "/v1/models",
-           .header = kVersionHeader,
-           .error_form = AnthropicError,
-           .handle = [backend](const SharedExchange& e) { Models(backend, e); }},
-          {.method = "GET",
-           .path = "/v1/models/",
-           .header = kVersionHeader,
-           .error_form = AnthropicError,
-           .handle = [backend](const SharedExchange& e) { Model(backend, e); }}};
+  DialectRoutes routes(AnthropicError);
+  routes.Generation("/v1/messages",
+                    [backend](const SharedExchange& exchange) { Messages(backend, exchange); });
+  routes.Generation("/v1/messages/count_tokens",
+                    [backend](const SharedExchange& exchange) { CountTokens(backend, exchange); });
+  routes.GetWithHeader("/v1/models", kVersionHeader,
+                       [backend](const SharedExchange& exchange) { Models(backend, exchange); });
+  routes.GetWithHeader("/v1/models/", kVersionHeader,
+                       [backend](const SharedExchange& exchange) { Model(backend, exchange); });
+  return routes.Take();
 }
 
 }  // namespace strata

@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kTokensMax = 1 << 24;
 constexpr int32_t kRepeatLastN = 64;
 constexpr uint32_t kRandomSeed = std::numeric_limits<uint32_t>::max();
 
@@ -32,15 +31,6 @@ void SetDefaults(Json* json) {
   if (const Json* seed = Member(*json, "seed");
       seed != nullptr && (*seed == -1 || *seed == kRandomSeed)) {
     json->erase("seed");
-  }
-}
-
-void ReadTokensMax(FieldReader* fields, ApiRequest* request) {
-  for (const char* name : {"max_tokens", "n_predict"}) {  // the latter wins
-    const auto tokens = fields->Integer(name, {-2, kTokensMax});
-    if (!tokens) continue;
-    request->tokens_max.reset();  // as many as there is room for
-    if (*tokens >= 0) request->tokens_max = static_cast<uint32_t>(*tokens);
   }
 }
 
@@ -96,20 +86,19 @@ absl::Status ReadPrompts(const Json& json, LlamaCompletion* completion) {
 
 }  // namespace
 
-absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body) {
-  const std::string cleaned = WithoutLoneSurrogates(body);
-  if (!cleaned.empty()) body = cleaned;
-  auto json = ParseJsonBody(body);
-  if (!json.ok()) return json.status();
-  SetDefaults(&*json);
-  FieldReader fields(*json);
+absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view text) {
+  auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  Json& json = body->json();
+  SetDefaults(&json);
+  FieldReader fields(json);
   LlamaCompletion completion;
   ApiRequest& request = completion.request;
   completion.n_probs =
       static_cast<uint32_t>(fields.Integer("n_probs", {0, kApiTopLogprobsMax}).value_or(0));
   completion.return_tokens = fields.Bool("return_tokens").value_or(false);
-  for (const char* own : {"n_probs", "return_tokens"}) json->erase(own);  // not OpenAI's
-  fields.Fail(CheckApiFields(*json, ApiPath::kText));
+  for (const char* own : {"n_probs", "return_tokens"}) json.erase(own);  // not OpenAI's
+  fields.Fail(CheckApiFields(json, ApiPath::kText));
   request.model = fields.Text("model").value_or("");
   request.stream = fields.Bool("stream").value_or(false);
   for (const char* name : {"n", "n_cmpl"}) {
@@ -124,28 +113,24 @@ absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body) {
     request.sampler.set_penalty_last_n(kRepeatLastN);
   }
   ReadStops(&fields, &request.stops);
-  ReadTokensMax(&fields, &request);
-  constexpr double kKeepMax = std::numeric_limits<int32_t>::max();
-  request.keep_tokens = static_cast<uint32_t>(fields.Integer("n_keep", {-1, kKeepMax}).value_or(0));
-  request.shift_context = fields.Bool("context_shift").value_or(false);
+  ReadTokensMax(&fields, {"max_tokens", "n_predict"}, &request);
+  ReadContextShift(&fields, &request);
   request.parse_special = true;
   request.logprobs = true;  // pieces have their tokens
   if (completion.n_probs > 0) {
     request.sampler.set_report_logprob(true);
     request.sampler.set_logprobs(completion.n_probs);
   }
-  fields.Fail(ReadAnswerFormat(*json, body, &request));
-  if (fields.status().ok()) fields.Fail(ReadPrompts(*json, &completion));
+  fields.Fail(ReadAnswerFormat(json, body->text(), &request));
+  if (fields.status().ok()) fields.Fail(ReadPrompts(json, &completion));
   if (!fields.status().ok()) return fields.status();
   return completion;
 }
 
-absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body) {
-  const std::string cleaned = WithoutLoneSurrogates(body);
-  if (!cleaned.empty()) body = cleaned;
-  const auto json = ParseJsonBody(body);
-  if (!json.ok()) return json.status();
-  FieldReader fields(*json);
+absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
   ApiRequest request;
   request.model = fields.Text("model").value_or("");
   request.parse_special = fields.Bool("parse_special").value_or(true);
@@ -158,7 +143,7 @@ absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body) {
   return request;
 }
 
-std::string LlamaSettingsJson(const LlamaCompletion& completion, uint32_t n_ctx) {
+std::string LlamaSettingsJson(const LlamaCompletion& completion) {
   const ApiRequest& request = completion.request;
   const wire::SamplerSettings& sampler = request.sampler;
   nlohmann::ordered_json json = {{"n_predict", -1},
@@ -177,8 +162,7 @@ std::string LlamaSettingsJson(const LlamaCompletion& completion, uint32_t n_ctx)
                                  {"stop", request.stops},
                                  {"n_keep", static_cast<int32_t>(request.keep_tokens)},
                                  {"n_probs", completion.n_probs},
-                                 {"stream", request.stream},
-                                 {"n_ctx", n_ctx}};
+                                 {"stream", request.stream}};
   if (sampler.penalty_repeat() != 0) json["repeat_penalty"] = sampler.penalty_repeat();
   if (request.tokens_max) json["n_predict"] = *request.tokens_max;
   return json.dump();

@@ -26,7 +26,7 @@ absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body);
 // The body of /tokenize: a completion whose prompt is the content, which may be empty.
 absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body);
 
-// JSON of the settings that a request is generated with.
-std::string LlamaSettingsJson(const LlamaCompletion& completion, uint32_t n_ctx);
+// JSON of the settings that a request is generated with, but for the model's "n_ctx".
+std::string LlamaSettingsJson(const LlamaCompletion& completion);
 
 }  // namespace strata

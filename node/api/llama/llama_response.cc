@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "node/api/json_body.h"
 #include "node/api/llama/llama_error.h"
 #include "node/api/llama/llama_request.h"
 #include "node/api/server_sent_events.h"
@@ -16,11 +17,6 @@ namespace strata {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 OrderedJson IdsOf(const std::vector<wire::SampledToken>& tokens) {
   OrderedJson ids = OrderedJson::array();
@@ -65,8 +61,6 @@ OrderedJson TimingsOf(const ApiUsage& usage) {
   return timings;
 }
 
-std::string Event(const std::string& json) { return absl::StrCat("data: ", json, "\n\n"); }
-
 }  // namespace
 
 void LlamaWriter::Count(const ApiPiece& piece) {
@@ -91,6 +85,7 @@ std::string LlamaWriter::Final(size_t index, const ApiPiece* whole, const ApiUsa
   json["model"] = answer_.model;
   json["tokens_predicted"] = is_only ? usage.completion_tokens : choice.tokens;
   json["generation_settings"] = OrderedJson::parse(answer_.settings_json);
+  json["generation_settings"]["n_ctx"] = answer_.n_ctx;
   json["has_new_line"] = choice.has_new_line;
   json["stop_type"] = !choice.stop_string.empty() ? "word" : is_full ? "limit" : "eos";
   json["stopping_word"] = choice.stop_string;
@@ -103,10 +98,13 @@ std::string LlamaWriter::Final(size_t index, const ApiPiece* whole, const ApiUsa
   if (whole != nullptr && answer_.n_probs > 0) {
     json["completion_probabilities"] = ProbabilitiesOf(whole->tokens);
   }
-  return Dump(json);
+  return JsonText(json);
 }
 
-HttpResponse LlamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/) { return EventStream(); }
+HttpResponse LlamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
+                                const ApiUsage& /*usage*/) {
+  return EventStream();
+}
 
 std::string LlamaWriter::Piece(const ApiPiece& piece) {
   Count(piece);
@@ -116,19 +114,19 @@ std::string LlamaWriter::Piece(const ApiPiece& piece) {
                       {"tokens", IdsOf(piece.tokens)},
                       {"stop", false},
                       {"tokens_predicted", choices_[piece.index].tokens}};
-  if (choices_.size() == 1) json["tokens_evaluated"] = prompt_tokens_;
+  if (choices_.size() == 1) json["tokens_evaluated"] = piece.usage.prompt_tokens;
   if (answer_.n_probs > 0) json["completion_probabilities"] = ProbabilitiesOf(piece.tokens);
-  return Event(Dump(json));
+  return ServerSentEvent(JsonText(json));
 }
 
 std::string LlamaWriter::End(const ApiUsage& usage) {
   std::string events;
-  for (size_t i = 0; i < choices_.size(); ++i) events += Event(Final(i, nullptr, usage));
+  for (size_t i = 0; i < choices_.size(); ++i) events += ServerSentEvent(Final(i, nullptr, usage));
   return events;
 }
 
 std::string LlamaWriter::Failure(const absl::Status& status) {
-  return Event(LlamaError(ErrorOf(status)));
+  return ServerSentEvent(LlamaError(ErrorOf(status)));
 }
 
 HttpResponse LlamaWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
@@ -148,9 +146,10 @@ std::string LlamaPropsJson(const wire::ModelStatus& model) {
   const std::string name = ValidUtf8(model.name());
   const std::string path = ValidUtf8(model.source().path());
   const auto defaults = ParseLlamaCompletion(R"({"prompt":"","seed":4294967294})");
-  OrderedJson params = OrderedJson::parse(LlamaSettingsJson(*defaults, model.n_ctx()));
+  OrderedJson params = OrderedJson::parse(LlamaSettingsJson(*defaults));
   params["seed"] = 4294967295;  // random
-  return Dump(
+  params["n_ctx"] = model.n_ctx();
+  return JsonText(
       {{"default_generation_settings", {{"n_ctx", model.n_ctx()}, {"params", std::move(params)}}},
        {"total_slots", model.n_seqs()},
        {"model_alias", name},

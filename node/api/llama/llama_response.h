@@ -23,12 +23,11 @@ class LlamaWriter final : public ResponseWriter {
     bool is_list = false;  // the whole response is an array
     bool return_tokens = false;
     uint32_t n_probs = 0;       // 0: no probabilities
-    std::string settings_json;  // "generation_settings"
+    std::string settings_json;  // "generation_settings", without "n_ctx"
   };
   explicit LlamaWriter(Answer answer) : answer_(std::move(answer)), choices_(answer_.n_choices) {}
 
-  void SetPromptTokens(uint64_t tokens) override { prompt_tokens_ = tokens; }
-  HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
+  HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;
@@ -47,7 +46,6 @@ class LlamaWriter final : public ResponseWriter {
 
   const Answer answer_;
   std::vector<Choice> choices_;
-  uint64_t prompt_tokens_ = 0;
 };
 
 // GET /props.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "node/api/json_body.h"
 #include "node/api/ollama/ollama_error.h"
 #include "transport/base/utf8.h"
 
@@ -55,7 +56,7 @@ std::string OllamaModels(const std::vector<wire::ModelStatus>& models, absl::Tim
     }
     list.push_back(std::move(one));
   }
-  return OllamaJson({{"models", std::move(list)}});
+  return JsonText({{"models", std::move(list)}});
 }
 
 std::string OllamaModel(const wire::ModelStatus& model, const ChatSupport& chat, absl::Time now) {
@@ -71,13 +72,13 @@ std::string OllamaModel(const wire::ModelStatus& model, const ChatSupport& chat,
                       {"general.basename", model.name()},
                       {absl::StrCat(architecture, ".context_length"), model.n_ctx()},
                       {absl::StrCat(architecture, ".block_count"), model.n_layer()}};
-  return OllamaJson({{"modelfile", ""},
-                     {"parameters", absl::StrFormat("%-30s %d", "num_ctx", model.n_ctx())},
-                     {"template", ValidUtf8(model.chat_template())},
-                     {"details", DetailsOf(model)},
-                     {"model_info", std::move(info)},
-                     {"capabilities", std::move(capabilities)},
-                     {"modified_at", OllamaTime(LoadedAt(model, now))}});
+  return JsonText({{"modelfile", ""},
+                   {"parameters", absl::StrFormat("%-30s %d", "num_ctx", model.n_ctx())},
+                   {"template", ValidUtf8(model.chat_template())},
+                   {"details", DetailsOf(model)},
+                   {"model_info", std::move(info)},
+                   {"capabilities", std::move(capabilities)},
+                   {"modified_at", OllamaTime(LoadedAt(model, now))}});
 }
 
 }  // namespace strata

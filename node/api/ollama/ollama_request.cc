@@ -147,32 +147,17 @@ void ReadMessages(FieldReader* fields, ApiRequest* request) {
   if (fields->status().ok()) fields->Fail(MatchResults(&request->messages));
 }
 
-// The body, with its JSON's text as the parser takes it.
-struct Body {
-  std::string cleaned;
-  absl::string_view text;  // of `cleaned`, or the caller's
-  Json json;
-};
-absl::Status ParseBody(absl::string_view text, Body* body) {
-  body->cleaned = WithoutLoneSurrogates(text);
-  body->text = body->cleaned.empty() ? text : body->cleaned;
-  auto json = ParseJsonBody(body->text);
-  if (!json.ok()) return json.status();
-  body->json = *std::move(json);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<OllamaRequest> ParseOllamaChat(absl::string_view text) {
-  Body body;
-  if (absl::Status status = ParseBody(text, &body); !status.ok()) return status;
-  FieldReader fields(body.json);
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
   OllamaRequest parsed;
   ApiRequest& request = parsed.request;
   request.chat = true;
-  ReadCommon(&fields, body.text, &request);
-  if (fields.status().ok()) fields.Fail(ReadTools(body.json, body.text, &request));
+  ReadCommon(&fields, body->text(), &request);
+  if (fields.status().ok()) fields.Fail(ReadTools(body->json(), body->text(), &request));
   ReadThink(&fields, &request);
   if (fields.status().ok()) ReadMessages(&fields, &request);
   parsed.only_loads = request.messages.empty();
@@ -181,12 +166,12 @@ absl::StatusOr<OllamaRequest> ParseOllamaChat(absl::string_view text) {
 }
 
 absl::StatusOr<OllamaRequest> ParseOllamaGenerate(absl::string_view text) {
-  Body body;
-  if (absl::Status status = ParseBody(text, &body); !status.ok()) return status;
-  FieldReader fields(body.json);
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
   OllamaRequest parsed;
   ApiRequest& request = parsed.request;
-  ReadCommon(&fields, body.text, &request);
+  ReadCommon(&fields, body->text(), &request);
   ReadThink(&fields, &request);
   for (const char* name : {"images", "suffix", "template"}) RefuseGiven(&fields, name, name);
   if (const Json* context = fields.Find("context"); context != nullptr && !context->empty()) {
@@ -218,9 +203,9 @@ ApiRequest AsCompletion(ApiRequest request) {
 }
 
 absl::StatusOr<OllamaModelRequest> ParseOllamaModel(absl::string_view text) {
-  Body body;
-  if (absl::Status status = ParseBody(text, &body); !status.ok()) return status;
-  FieldReader fields(body.json);
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
   OllamaModelRequest parsed;
   parsed.model = fields.Text("model").value_or("");
   if (parsed.model.empty()) parsed.model = fields.Text("name").value_or("");  // the older one

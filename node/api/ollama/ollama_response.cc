@@ -5,8 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "node/api/json_body.h"
 #include "node/api/ollama/ollama_error.h"
 #include "node/api/ollama/ollama_models.h"
+#include "node/api/server_sent_events.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -61,11 +63,12 @@ void AddCall(const ApiCallPiece& call, OrderedJson* calls) {
 
 }  // namespace
 
-HttpResponse OllamaWriter::Begin(const std::vector<ApiPiece>&) {
-  // Clients parse each line: a quiet stream stays quiet.
-  return {.content_type = kOllamaStreamType,
-          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},
-          .body = ""};
+HttpResponse OllamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
+                                 const ApiUsage& /*usage*/) {
+  HttpResponse head = EventStream();
+  head.content_type = kOllamaStreamType;
+  head.when_quiet.clear();  // clients parse each line
+  return head;
 }
 
 std::string OllamaWriter::Piece(const ApiPiece& piece) {
@@ -83,13 +86,13 @@ std::string OllamaWriter::Piece(const ApiPiece& piece) {
     AddCall(std::exchange(call_, {}), &content.calls);
   }
   if (content.empty()) return "";
-  return OllamaJson(Frame(model_, chat_, content, /*done=*/false)) + "\n";
+  return JsonText(Frame(model_, chat_, content, /*done=*/false)) + "\n";
 }
 
 std::string OllamaWriter::End(const ApiUsage& usage) {
   OrderedJson frame = Frame(model_, chat_, {}, /*done=*/true);
   AddEnd(finished_, usage, &frame);
-  return OllamaJson(frame) + "\n";
+  return JsonText(frame) + "\n";
 }
 
 std::string OllamaWriter::Failure(const absl::Status& status) {
@@ -103,7 +106,7 @@ HttpResponse OllamaWriter::Whole(const std::vector<ApiPiece>& choices, const Api
   for (const ApiCallPiece& call : piece.calls) AddCall(call, &content.calls);
   OrderedJson frame = Frame(model_, chat_, content, /*done=*/true);
   AddEnd(piece.finish_reason, usage, &frame);
-  return {.body = OllamaJson(frame)};
+  return {.body = JsonText(frame)};
 }
 
 HttpResponse OllamaWriter::Error(const absl::Status& status) {
@@ -113,7 +116,7 @@ HttpResponse OllamaWriter::Error(const absl::Status& status) {
 std::string OllamaLoaded(const std::string& model, bool chat) {
   OrderedJson frame = Frame(model, chat, {}, /*done=*/true);
   frame["done_reason"] = "load";
-  return OllamaJson(frame);
+  return JsonText(frame);
 }
 
 }  // namespace strata

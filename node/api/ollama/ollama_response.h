@@ -20,7 +20,7 @@ class OllamaWriter final : public ResponseWriter {
   // `model`: its shown name. `chat`: of /api/chat.
   OllamaWriter(std::string model, bool chat) : model_(std::move(model)), chat_(chat) {}
 
-  HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
+  HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;

@@ -25,8 +25,8 @@ constexpr char kNoFiles[] =
     "MODEL";
 
 void Generate(ApiBackend* backend, const SharedExchange& exchange, ApiRequest request, bool chat) {
-  backend->Generate(exchange, std::move(request), [chat](const std::string& model) {
-    return std::make_unique<OllamaWriter>(model, chat);
+  backend->Generate(exchange, std::move(request), [chat](const ApiBackend::ServedModel& model) {
+    return std::make_unique<OllamaWriter>(model.name, chat);
   });
 }
 
@@ -34,8 +34,7 @@ void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
   absl::StatusOr<OllamaRequest> parsed =
       chat ? ParseOllamaChat(exchange->TakeBody()) : ParseOllamaGenerate(exchange->TakeBody());
   if (!parsed.ok()) {
-    backend->CountRefused();
-    exchange->Fail(parsed.status());
+    backend->Refuse(exchange, parsed.status());
     return;
   }
   const std::string name = parsed->request.model;
@@ -57,9 +56,8 @@ void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
 }
 
 void List(ApiBackend* backend, bool running, const SharedExchange& exchange) {
-  backend->WithModels(exchange, [exchange, running](const Gateway::ModelList& models,
-                                                    const std::vector<ChatSupport>&) {
-    exchange->responder->Answer({.body = OllamaModels(models, WallNow(), running)});
+  backend->WithModels(exchange, [exchange, running](const Gateway::Models& models) {
+    exchange->responder->Answer({.body = OllamaModels(*models, WallNow(), running)});
   });
 }
 
@@ -80,8 +78,8 @@ void WithNamed(ApiBackend* backend, const SharedExchange& exchange,
 void Show(ApiBackend* backend, const SharedExchange& exchange) {
   WithNamed(backend, exchange,
             [backend, exchange](const OllamaModelRequest&, const wire::ModelStatus& model) {
-              backend->CheckChat(model, [exchange, model](const ChatSupport& chat) {
-                exchange->responder->Answer({.body = OllamaModel(model, chat, WallNow())});
+              backend->CheckChats({model}, [exchange, model](const auto& chats) {
+                exchange->responder->Answer({.body = OllamaModel(model, chats[0], WallNow())});
               });
             });
 }
@@ -102,38 +100,32 @@ void Pull(ApiBackend* backend, const SharedExchange& exchange) {
 }  // namespace
 
 ApiRoutes OllamaRoutes(ApiBackend* backend) {
-  ApiRoutes routes;
-  const auto add = [&routes](const char* method, const char* path,
-                             std::function<void(SharedExchange)> handle,
-                             bool is_generation = false) {
-    routes.push_back({.method = method,
-                      .path = path,
-                      .is_generation = is_generation,
-                      .error_form = OllamaError,
-                      .handle = std::move(handle)});
-  };
-  add(
-      "POST", "/api/chat",
-      [backend](const SharedExchange& e) { Answer(backend, /*chat=*/true, e); }, true);
-  add(
-      "POST", "/api/generate",
-      [backend](const SharedExchange& e) { Answer(backend, /*chat=*/false, e); }, true);
-  add("GET", "/api/version", [](const SharedExchange& e) {
-    e->responder->Answer({.body = nlohmann::json({{"version", kOllamaVersion}}).dump()});
+  DialectRoutes routes(OllamaError);
+  routes.Generation("/api/chat", [backend](const SharedExchange& exchange) {
+    Answer(backend, /*chat=*/true, exchange);
   });
-  add("GET", "/api/tags",
-      [backend](const SharedExchange& e) { List(backend, /*running=*/false, e); });
-  add("GET", "/api/ps", [backend](const SharedExchange& e) { List(backend, /*running=*/true, e); });
-  add("POST", "/api/show", [backend](const SharedExchange& e) { Show(backend, e); });
-  add("POST", "/api/pull", [backend](const SharedExchange& e) { Pull(backend, e); });
-  for (const char* path : {"/api/embed", "/api/embeddings"}) {
-    add("POST", path, [](const SharedExchange& e) { e->Fail(501, kNoEmbeddings); });
-  }
-  for (const char* path : {"/api/copy", "/api/create", "/api/push"}) {
-    add("POST", path, [](const SharedExchange& e) { e->Fail(501, kNoFiles); });
-  }
-  add("DELETE", "/api/delete", [](const SharedExchange& e) { e->Fail(501, kNoFiles); });
-  return routes;
+  routes.Generation("/api/generate", [backend](const SharedExchange& exchange) {
+    Answer(backend, /*chat=*/false, exchange);
+  });
+  routes.Get("/api/version", [](const SharedExchange& exchange) {
+    exchange->responder->Answer({.body = nlohmann::json({{"version", kOllamaVersion}}).dump()});
+  });
+  routes.Get("/api/tags", [backend](const SharedExchange& exchange) {
+    List(backend, /*running=*/false, exchange);
+  });
+  routes.Get("/api/ps", [backend](const SharedExchange& exchange) {
+    List(backend, /*running=*/true, exchange);
+  });
+  routes.Post("/api/show", [backend](const SharedExchange& exchange) { Show(backend, exchange); });
+  routes.Post("/api/pull", [backend](const SharedExchange& exchange) { Pull(backend, exchange); });
+  const auto no_embeddings = [](const SharedExchange& exchange) {
+    exchange->Fail(501, kNoEmbeddings);
+  };
+  const auto no_files = [](const SharedExchange& exchange) { exchange->Fail(501, kNoFiles); };
+  for (const char* path : {"/api/embed", "/api/embeddings"}) routes.Post(path, no_embeddings);
+  for (const char* path : {"/api/copy", "/api/create", "/api/push"}) routes.Post(path, no_files);
+  routes.Delete("/api/delete", no_files);
+  return routes.Take();
 }
 
 bool AnswerOllamaGreeting(const HttpRequest& request, HttpResponder* responder) {

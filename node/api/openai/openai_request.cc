@@ -1,7 +1,6 @@
 #include "node/api/openai/openai_request.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,18 +21,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint32_t kCompletionTokens = 16;  // default of a completion's max_tokens
-constexpr uint32_t kTokensMax = 1u << 24;
-
-// The last of these fields counts. -1 is llama.cpp's for as many tokens as there is room for.
-void ReadTokensMax(FieldReader* fields, ApiRequest* request) {
-  if (!request->chat) request->tokens_max = kCompletionTokens;
-  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
-    const auto tokens = fields->Integer(name, {-2, kTokensMax});
-    if (!tokens) continue;
-    request->tokens_max.reset();
-    if (*tokens >= 0) request->tokens_max = static_cast<uint32_t>(*tokens);
-  }
-}
 
 void ReadStream(FieldReader* fields, ApiRequest* request) {
   request->stream = fields->Bool("stream").value_or(false);
@@ -77,16 +64,14 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
   request->n = static_cast<uint32_t>(fields->Integer("n", {1, double{kApiChoicesMax}}).value_or(1));
   ReadStream(fields, request);
   ReadSampler(fields, &request->sampler);
-  request->shift_context = fields->Bool("context_shift").value_or(false);
-  constexpr double kKeepMax = std::numeric_limits<int32_t>::max();
-  request->keep_tokens =
-      static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
+  ReadContextShift(fields, request);
   ReadStops(fields, &request->stops);
   ReadStopTokens(fields, &request->sampler);
   request->show_stop = fields->Bool("include_stop_str_in_output").value_or(false);
-  ReadTokensMax(fields, request);
+  if (!request->chat) request->tokens_max = kCompletionTokens;
+  ReadTokensMax(fields, {"max_tokens", "max_completion_tokens", "n_predict"}, request);
   request->sampler.set_tokens_min(
-      static_cast<uint32_t>(fields->Integer("min_tokens", {0, kTokensMax}).value_or(0)));
+      static_cast<uint32_t>(fields->Integer("min_tokens", {0, kApiOutputTokensMax}).value_or(0)));
   if (request->tokens_max && request->sampler.tokens_min() > *request->tokens_max) {
     fields->Wrong("min_tokens", "may not be more than max_tokens");
   }
@@ -270,14 +255,12 @@ void ReadTemplate(FieldReader* fields, ApiRequest* request) {
 
 }  // namespace
 
-absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
-  const std::string cleaned = WithoutLoneSurrogates(body);
-  if (!cleaned.empty()) body = cleaned;
-  auto json = ParseJsonBody(body);
-  if (!json.ok()) return json.status();
-  FieldReader fields(*json);
+absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
   ApiRequest request;
-  ReadCommon(&fields, body, &request);
+  ReadCommon(&fields, body->text(), &request);
   if (const auto top = fields.Integer("logprobs", {0, kApiTopLogprobsMax})) {
     EnableLogprobs(&request, static_cast<uint32_t>(*top));
   }
@@ -296,24 +279,23 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   return request;
 }
 
-absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
-  const std::string cleaned = WithoutLoneSurrogates(body);
-  if (!cleaned.empty()) body = cleaned;
-  auto json = ParseJsonBody(body);
-  if (!json.ok()) return json.status();
-  FieldReader fields(*json);
+absl::StatusOr<ApiRequest> ParseChat(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  const Json& json = body->json();
+  FieldReader fields(json);
   ApiRequest request;
   request.chat = true;
-  ReadCommon(&fields, body, &request);
+  ReadCommon(&fields, body->text(), &request);
   const bool logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", {0, kApiTopLogprobsMax});
   if (top && !logprobs) fields.Wrong("top_logprobs", "needs logprobs to be true");
   if (logprobs) EnableLogprobs(&request, static_cast<uint32_t>(top.value_or(0)));
-  fields.Fail(ReadTools(*json, body, &request));
+  fields.Fail(ReadTools(json, body->text(), &request));
   CheckTokensMin(request, &fields);
   if (fields.status().ok()) ReadMessages(&fields, &request);
   if (fields.status().ok()) ReadTemplate(&fields, &request);
-  if (fields.status().ok()) fields.Fail(ReadThinking(*json, &request));
+  if (fields.status().ok()) fields.Fail(ReadThinking(json, &request));
   if (!fields.status().ok()) return fields.status();
   return request;
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "node/api/json_body.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/server_sent_events.h"
 #include "transport/base/utf8.h"
@@ -16,11 +17,6 @@ namespace strata {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 // Token pieces may be parts of characters: "bytes" has them as they are.
 OrderedJson BytesOf(const std::string& piece) {
@@ -52,7 +48,7 @@ OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
               tops = OrderedJson::array();
   // Keys must be UTF-8 already.
   const auto key_of = [](const std::string& piece) {
-    return OrderedJson::parse(Dump(piece)).get<std::string>();
+    return OrderedJson::parse(JsonText(piece)).get<std::string>();
   };
   for (const wire::SampledToken& token : tokens) {
     pieces.push_back(token.piece());
@@ -166,8 +162,6 @@ OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
           {"choices", std::move(choices)}};
 }
 
-std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
-
 }  // namespace
 
 std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece) {
@@ -188,14 +182,14 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece) {
   OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array({std::move(choice)}));
   if (answer.usage == ApiAnswer::Usage::kAtEnd) frame["usage"] = nullptr;
   if (answer.usage == ApiAnswer::Usage::kInPieces) frame["usage"] = UsageOf(piece.usage);
-  return Event(frame);
+  return ServerSentEvent(JsonText(frame));
 }
 
 std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
   OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array());
   frame["usage"] = UsageOf(usage);
   frame["timings"] = TimingsOf(usage);
-  return Event(frame);
+  return ServerSentEvent(JsonText(frame));
 }
 
 std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& choices,
@@ -221,10 +215,10 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
   OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(list));
   frame["usage"] = UsageOf(usage);
   frame["timings"] = TimingsOf(usage);
-  return Dump(frame);
+  return JsonText(frame);
 }
 
-HttpResponse OpenAiWriter::Begin(const std::vector<ApiPiece>& firsts) {
+HttpResponse OpenAiWriter::Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& /*usage*/) {
   HttpResponse head = EventStream();
   if (answer_.chat) {
     for (const ApiPiece& piece : firsts) head.body += Piece(piece);
@@ -236,11 +230,11 @@ std::string OpenAiWriter::Piece(const ApiPiece& piece) { return PieceEvent(answe
 
 std::string OpenAiWriter::End(const ApiUsage& usage) {
   const bool has_usage = answer_.usage != ApiAnswer::Usage::kNone;
-  return absl::StrCat(has_usage ? UsageEvent(answer_, usage) : "", "data: [DONE]\n\n");
+  return absl::StrCat(has_usage ? UsageEvent(answer_, usage) : "", ServerSentEvent("[DONE]"));
 }
 
 std::string OpenAiWriter::Failure(const absl::Status& status) {
-  return absl::StrCat("data: ", OpenAiError(ErrorOf(status)), "\n\n");
+  return ServerSentEvent(OpenAiError(ErrorOf(status)));
 }
 
 HttpResponse OpenAiWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
@@ -308,11 +302,11 @@ std::string ModelsJson(const std::vector<wire::ModelStatus>& models,
                        const std::vector<ChatSupport>& chat, int64_t now_s) {
   OrderedJson data = OrderedJson::array();
   for (size_t i = 0; i < models.size(); ++i) data.push_back(ModelOf(models[i], chat[i], now_s));
-  return Dump({{"object", "list"}, {"data", std::move(data)}});
+  return JsonText({{"object", "list"}, {"data", std::move(data)}});
 }
 
 std::string ModelJson(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
-  return Dump(ModelOf(model, chat, now_s));
+  return JsonText(ModelOf(model, chat, now_s));
 }
 
 }  // namespace strata

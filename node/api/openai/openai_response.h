@@ -28,7 +28,7 @@ class OpenAiWriter final : public ResponseWriter {
  public:
   explicit OpenAiWriter(ApiAnswer answer) : answer_(std::move(answer)) {}
 
-  HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
+  HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;

@@ -80,34 +80,15 @@ absl::Status ReadStructured(const Json& json, AnswerFormat* answer) {
   return absl::OkStatus();
 }
 
-const SchemaJson* MemberOf(const SchemaJson& json, const char* name) {
-  return json.is_object() && json.contains(name) ? &json[name] : nullptr;
-}
-
 // Adds a function as "tools" and "functions" describe it; `path`: of its object.
 absl::Status AddFunction(const SchemaJson& function, const std::string& path, ChatTools* tools) {
-  return AddTool({.name = MemberOf(function, "name"),
-                  .description = MemberOf(function, "description"),
-                  .parameters = MemberOf(function, "parameters"),
-                  .strict = MemberOf(function, "strict"),
+  return AddTool({.name = Keyword(function, "name"),
+                  .description = Keyword(function, "description"),
+                  .parameters = Keyword(function, "parameters"),
+                  .strict = Keyword(function, "strict"),
                   .path = path,
                   .parameters_name = "parameters"},
                  tools);
-}
-
-// The list in its order; empty: there is none.
-absl::StatusOr<SchemaJson> ReadToolList(const Json& json, absl::string_view body,
-                                        const std::string& name) {
-  const Json* list = Member(json, name.c_str());
-  if (list == nullptr) return SchemaJson::array();
-  if (!list->is_array() || list->size() > kApiToolsMax) {
-    return BadParam(name, absl::StrCat("must be an array of at most ", kApiToolsMax, " ", name));
-  }
-  auto ordered = ParseSchema(MemberText(body, name), name);
-  if (!ordered.ok()) return ordered.status();
-  // A name may be written with different escapes, and so come twice.
-  if (Json::parse(ordered->dump()) != *list) return BadParam(name, "is given more than once");
-  return ordered;
 }
 
 // OpenAI's older form of tools: "functions" and "function_call".
@@ -194,20 +175,17 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
   for (size_t i = 0; i < list->size(); ++i) {
     const SchemaJson& described = (*list)[i];
     const std::string path = absl::StrCat("tools[", i, "]");
-    const SchemaJson* type = MemberOf(described, "type");
+    const SchemaJson* type = Keyword(described, "type");
     if (type == nullptr || *type != "function") {
       return BadParam(path + ".type", "must be \"function\"");
     }
-    const SchemaJson* function = MemberOf(described, "function");
+    const SchemaJson* function = Keyword(described, "function");
     absl::Status status =
         AddFunction(function != nullptr ? *function : SchemaJson(), path + ".function", &tools);
     if (!status.ok()) return status;
     tools.list.back().json = described.dump();  // as the client wrote it
   }
-  if (const Json* parallel = Member(json, "parallel_tool_calls"); parallel != nullptr) {
-    if (!parallel->is_boolean()) return BadParam("parallel_tool_calls", "must be true or false");
-    tools.parallel = parallel->get<bool>();
-  }
+  if (absl::Status status = ReadParallelCalls(json, &tools); !status.ok()) return status;
   if (const Json* choice = Member(json, "tool_choice"); choice != nullptr) {
     if (absl::Status status = ReadToolChoice(*choice, &tools); !status.ok()) return status;
   }

@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr uint32_t kTokensMax = 1u << 24;
 constexpr size_t kMetadataMax = 16;
 // A stream repeats these members in three events, and its client may be only so far behind.
 constexpr size_t kEchoBytesMax = 128 * 1024;
@@ -259,13 +258,12 @@ absl::Status ReadItems(FieldReader* fields, const std::string& client, ResponseS
 
 }  // namespace
 
-absl::StatusOr<ResponsesRequest> ParseResponses(absl::string_view body, const std::string& client,
+absl::StatusOr<ResponsesRequest> ParseResponses(absl::string_view text, const std::string& client,
                                                 ResponseStore* store) {
-  const std::string cleaned = WithoutLoneSurrogates(body);
-  if (!cleaned.empty()) body = cleaned;
-  auto json = ParseJsonBody(body);
-  if (!json.ok()) return json.status();
-  FieldReader fields(*json);
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  const Json& json = body->json();
+  FieldReader fields(json);
   ResponsesRequest request;
   ApiRequest& api = request.api;
   api.chat = true;
@@ -273,7 +271,7 @@ absl::StatusOr<ResponsesRequest> ParseResponses(absl::string_view body, const st
   api.model = fields.Text("model").value_or("");
   api.stream = fields.Bool("stream").value_or(false);
   request.store = fields.Bool("store").value_or(true);
-  if (const auto tokens = fields.Integer("max_output_tokens", {1, kTokensMax})) {
+  if (const auto tokens = fields.Integer("max_output_tokens", {1, kApiOutputTokensMax})) {
     api.tokens_max = static_cast<uint32_t>(*tokens);
   }
   ReadSampler(&fields, &api.sampler);
@@ -283,17 +281,17 @@ absl::StatusOr<ResponsesRequest> ParseResponses(absl::string_view body, const st
     api.messages.push_back({.role = "system", .content = *instructions});
   }
   OrderedJson echo;
-  if (fields.status().ok()) fields.Fail(ReadText(*json, body, &api, &echo));
+  if (fields.status().ok()) fields.Fail(ReadText(json, body->text(), &api, &echo));
   if (fields.status().ok()) {
-    fields.Fail(ReadResponsesTools(*json, body, &api, &request.renamed, &echo));
+    fields.Fail(ReadResponsesTools(json, body->text(), &api, &request.renamed, &echo));
   }
-  if (fields.status().ok()) fields.Fail(ReadMetadata(*json, &echo));
-  if (fields.status().ok()) fields.Fail(ReadThinking(*json, &api));
+  if (fields.status().ok()) fields.Fail(ReadMetadata(json, &echo));
+  if (fields.status().ok()) fields.Fail(ReadThinking(json, &api));
   if (fields.status().ok()) fields.Fail(ReadItems(&fields, client, store, &request));
   if (fields.status().ok() && request.items.empty()) fields.Wrong("input", "is missing");
   if (!fields.status().ok()) return fields.status();
   if (api.messages.empty()) return BadParam("input", "has no message");
-  Echo(*json, request, &echo);
+  Echo(json, request, &echo);
   BoundEcho(&echo);
   request.echo = std::move(echo);
   return request;

@@ -1,19 +1,15 @@
 #include "node/api/responses/responses_routes.h"
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/random/random.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "node/api/field_reader.h"
@@ -34,12 +30,6 @@ constexpr size_t kPageItems = 20, kPageItemsMax = 100;
 
 using SharedStore = std::shared_ptr<ResponseStore>;  // shared by the handlers
 
-std::string NewKey() {
-  thread_local absl::BitGen random;
-  return absl::StrFormat("%016x%016x", absl::Uniform<uint64_t>(random),
-                         absl::Uniform<uint64_t>(random));
-}
-
 // Items of the input have ids, too: input_items lists them.
 std::string WithIds(Json items, const std::string& key) {
   for (size_t i = 0; i < items.size(); ++i) {
@@ -52,15 +42,14 @@ std::optional<ResponsesRequest> Parse(ApiBackend* backend, ResponseStore* store,
                                       const SharedExchange& exchange) {
   auto parsed = ParseResponses(exchange->TakeBody(), exchange->http.client, store);
   if (parsed.ok()) return *std::move(parsed);
-  backend->CountRefused();
-  exchange->Fail(parsed.status());
+  backend->Refuse(exchange, parsed.status());
   return std::nullopt;
 }
 
 void Create(ApiBackend* backend, const SharedStore& store, const SharedExchange& exchange) {
   std::optional<ResponsesRequest> request = Parse(backend, store.get(), exchange);
   if (!request) return;
-  ResponsesWriter::Options options = {.key = NewKey(),
+  ResponsesWriter::Options options = {.key = NewAnswerId(""),
                                       .created_s = absl::ToUnixSeconds(WallNow()),
                                       .echo = std::move(request->echo),
                                       .renamed = std::move(request->renamed)};
@@ -75,11 +64,12 @@ void Create(ApiBackend* backend, const SharedStore& store, const SharedExchange&
     };
   }
   const auto shared = std::make_shared<const ResponsesWriter::Options>(std::move(options));
-  backend->Generate(exchange, std::move(request->api), [shared](const std::string& model) {
-    ResponsesWriter::Options named = *shared;
-    named.model = model;
-    return std::make_unique<ResponsesWriter>(std::move(named));
-  });
+  backend->Generate(exchange, std::move(request->api),
+                    [shared](const ApiBackend::ServedModel& model) {
+                      ResponsesWriter::Options named = *shared;
+                      named.model = model.name;
+                      return std::make_unique<ResponsesWriter>(std::move(named));
+                    });
 }
 
 void CountInput(ApiBackend* backend, const SharedStore& store, const SharedExchange& exchange) {
@@ -96,16 +86,6 @@ void CountInput(ApiBackend* backend, const SharedStore& store, const SharedExcha
 void NotFound(const std::string& id, const SharedExchange& exchange) {
   exchange->Fail(404, absl::StrCat("there is no response with the id \"", id,
                                    "\", or it is no longer stored"));
-}
-
-// The value of a field of a query; empty: none.
-std::string QueryField(absl::string_view query, absl::string_view name) {
-  for (absl::string_view field : absl::StrSplit(query, '&')) {
-    if (absl::ConsumePrefix(&field, name) && absl::ConsumePrefix(&field, "=")) {
-      return RestOfPath(field, "");  // with its escapes decoded
-    }
-  }
-  return "";
 }
 
 void ListInput(const StoredResponse& stored, const SharedExchange& exchange) {
@@ -168,24 +148,18 @@ void Delete(const SharedStore& store, const SharedExchange& exchange) {
 
 ApiRoutes ResponsesRoutes(ApiBackend* backend) {
   const auto store = std::make_shared<ResponseStore>();
-  ApiRoutes routes;
-  const auto add = [&routes](const char* method, const char* path, bool is_generation,
-                             std::function<void(SharedExchange)> handle) {
-    routes.push_back({.method = method,
-                      .path = path,
-                      .is_generation = is_generation,
-                      .error_form = ResponsesError,
-                      .handle = std::move(handle)});
-  };
+  DialectRoutes routes(ResponsesError);
   for (const char* path : {"/v1/responses", "/responses"}) {
-    add("POST", path, true,
-        [backend, store](const SharedExchange& e) { Create(backend, store, e); });
+    routes.Generation(path, [backend, store](const SharedExchange& exchange) {
+      Create(backend, store, exchange);
+    });
   }
-  add("POST", "/v1/responses/input_tokens", true,
-      [backend, store](const SharedExchange& e) { CountInput(backend, store, e); });
-  add("GET", kPath, false, [store](const SharedExchange& e) { Show(store, e); });
-  add("DELETE", kPath, false, [store](const SharedExchange& e) { Delete(store, e); });
-  return routes;
+  routes.Generation("/v1/responses/input_tokens", [backend, store](const SharedExchange& exchange) {
+    CountInput(backend, store, exchange);
+  });
+  routes.Get(kPath, [store](const SharedExchange& exchange) { Show(store, exchange); });
+  routes.Delete(kPath, [store](const SharedExchange& exchange) { Delete(store, exchange); });
+  return routes.Take();
 }
 
 }  // namespace strata

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "node/api/json_body.h"
 #include "node/api/responses/responses_error.h"
 #include "node/api/server_sent_events.h"
 
@@ -10,11 +11,6 @@ namespace strata {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-// Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 OrderedJson UsageOf(const ApiUsage& usage) {
   return {{"input_tokens", usage.prompt_tokens},
@@ -33,7 +29,7 @@ OrderedJson TextOrNull(const std::string& text) {
 std::string ResponsesWriter::Event(const char* type, uint64_t sequence, Json members) const {
   Json event = {{"type", type}, {"sequence_number", sequence}};
   event.update(members);
-  return absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n");
+  return ServerSentEvent(type, JsonText(event));
 }
 
 std::string ResponsesWriter::ItemEvent(const char* type, Json members) {
@@ -42,7 +38,8 @@ std::string ResponsesWriter::ItemEvent(const char* type, Json members) {
   return NextEvent(type, std::move(all));
 }
 
-HttpResponse ResponsesWriter::Begin(const std::vector<ApiPiece>&) {
+HttpResponse ResponsesWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
+                                    const ApiUsage& /*usage*/) {
   HttpResponse head = EventStream();
   // Pieces may have come already: their items are not in it yet.
   Json frame = Frame("in_progress");
@@ -214,7 +211,7 @@ nlohmann::ordered_json ResponsesWriter::Complete(const ApiUsage& usage) {
   if (is_cut_) frame["incomplete_details"] = {{"reason", "max_output_tokens"}};
   frame["usage"] = UsageOf(usage);
   if (options_.on_end != nullptr) {
-    StoredResponse stored = {.response = Dump(frame), .output = Dump(output_)};
+    StoredResponse stored = {.response = JsonText(frame), .output = JsonText(output_)};
     for (const Json& item : output_) stored.output_ids.push_back(item["id"].get<std::string>());
     options_.on_end(frame["id"].get<std::string>(), std::move(stored));
   }
@@ -242,7 +239,7 @@ std::string ResponsesWriter::Failure(const absl::Status& status) {
 
 HttpResponse ResponsesWriter::Whole(const std::vector<ApiPiece>& choices, const ApiUsage& usage) {
   for (const ApiPiece& choice : choices) Piece(choice);
-  return {.body = Dump(Complete(usage))};
+  return {.body = JsonText(Complete(usage))};
 }
 
 HttpResponse ResponsesWriter::Error(const absl::Status& status) {

@@ -28,7 +28,7 @@ class ResponsesWriter final : public ResponseWriter {
   };
   explicit ResponsesWriter(Options options) : options_(std::move(options)) {}
 
-  HttpResponse Begin(const std::vector<ApiPiece>& firsts) override;
+  HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;

@@ -87,10 +87,9 @@ TEST(AnthropicResponse, SaysWhyItEnded) {
 
 TEST(AnthropicResponse, AStreamOpensAndEndsEachBlock) {
   AnthropicWriter writer = NewWriter();
-  writer.SetPromptTokens(10);
   // A piece may come before the head.
   const std::string early = writer.Piece({.text = "", .thought = "H"});
-  const HttpResponse head = writer.Begin({{.first = true, .text = ""}});
+  const HttpResponse head = writer.Begin({{.first = true, .text = ""}}, {.prompt_tokens = 10});
   EXPECT_TRUE(absl::StartsWith(head.content_type, "text/event-stream"));
   EXPECT_TRUE(absl::StartsWith(head.when_quiet, "event: ping\n"));
   std::string stream = head.body + early;

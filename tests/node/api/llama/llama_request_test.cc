@@ -41,7 +41,7 @@ TEST(LlamaRequest, HasLlamaServersDefaults) {
   EXPECT_EQ(request.sampler.top_p(), 0.95f);
   EXPECT_EQ(request.sampler.min_p(), 0.05f);
   EXPECT_FALSE(completion->is_list);
-  EXPECT_EQ(Json::parse(LlamaSettingsJson(*completion, 1024))["repeat_penalty"], 1);
+  EXPECT_EQ(Json::parse(LlamaSettingsJson(*completion))["repeat_penalty"], 1);
 }
 
 TEST(LlamaRequest, ReadsEveryField) {
@@ -60,10 +60,9 @@ TEST(LlamaRequest, ReadsEveryField) {
   EXPECT_EQ(request.sampler.logprobs(), 5u);
   EXPECT_EQ(request.sampler.temperature(), 0.0f);
   EXPECT_EQ(request.sampler.penalty_last_n(), 64);
-  const Json settings = Json::parse(LlamaSettingsJson(*completion, 1024));
+  const Json settings = Json::parse(LlamaSettingsJson(*completion));
   EXPECT_EQ(settings["n_predict"], 7);
   EXPECT_EQ(settings["seed"], 9);
-  EXPECT_EQ(settings["n_ctx"], 1024);
   EXPECT_EQ(settings["stop"], Json::array({"a"}));
 }
 

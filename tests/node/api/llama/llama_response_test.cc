@@ -94,9 +94,10 @@ TEST(LlamaResponse, LimitsAndEndsAreToldApart) {
 
 TEST(LlamaResponse, AStreamEndsWithAnEventThatHasNoContent) {
   LlamaWriter writer(OneAnswer());
-  writer.SetPromptTokens(10);
-  std::string stream = writer.Begin({}).body;
-  stream += writer.Piece(Piece(0, "a"));
+  std::string stream = writer.Begin({}, {}).body;
+  ApiPiece first = Piece(0, "a");
+  first.usage.prompt_tokens = 10;
+  stream += writer.Piece(first);
   stream += writer.Piece(Piece(0, "b\n", "length"));
   stream += writer.End(kUsage);
   const std::vector<Json> events = EventsOf(stream);
@@ -111,7 +112,8 @@ TEST(LlamaResponse, AStreamEndsWithAnEventThatHasNoContent) {
   EXPECT_EQ(events[2]["stop"], true);
   EXPECT_EQ(events[2]["stop_type"], "limit");
   EXPECT_EQ(events[2]["has_new_line"], true);
-  EXPECT_TRUE(events[2].contains("generation_settings"));
+  EXPECT_EQ(events[2]["generation_settings"]["seed"], 1);
+  EXPECT_EQ(events[2]["generation_settings"]["n_ctx"], 100);
 }
 
 TEST(LlamaResponse, SeveralChoicesAreAList) {

@@ -30,7 +30,7 @@ const ApiUsage kUsage = {.prompt_tokens = 5,
 
 TEST(OllamaWriter, StreamsLinesOfJson) {
   OllamaWriter writer("m", /*chat=*/true);
-  const HttpResponse head = writer.Begin({{.first = true}});
+  const HttpResponse head = writer.Begin({{.first = true}}, {});
   EXPECT_EQ(head.content_type, "application/x-ndjson");
   EXPECT_EQ(head.body, "");
   EXPECT_EQ(head.when_quiet, "");  // an empty line is no JSON

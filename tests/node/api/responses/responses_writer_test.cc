@@ -62,7 +62,7 @@ const ApiUsage kUsage = {
 TEST_F(ResponsesWriterTest, EveryItemOfAStreamHasItsEventsInOrder) {
   ResponsesWriter writer = Writer();
   const std::string early = writer.Piece({.thought = "Hm"});  // before the head
-  std::string text = writer.Begin({}).body + early;
+  std::string text = writer.Begin({}, {}).body + early;
   text += writer.Piece({.text = "Hel"});
   text += writer.Piece({.text = "lo", .calls = {{.id = "c1", .name = "f", .arguments = "{\"a\""}}});
   text += writer.Piece({.text = "", .calls = {{.arguments = ":1}"}}});
@@ -115,7 +115,7 @@ TEST_F(ResponsesWriterTest, TheWholeHasWhatTheStreamHas) {
   const HttpResponse whole = writer.Whole({all}, kUsage);
   EXPECT_EQ(whole.status, 200);
   EXPECT_EQ(stored_, whole.body);
-  streamed.Begin({});
+  streamed.Begin({}, {});
   streamed.Piece(all);
   const std::string end = streamed.End(kUsage);
   EXPECT_TRUE(absl::StrContains(end, whole.body));
@@ -128,7 +128,7 @@ TEST_F(ResponsesWriterTest, TheWholeHasWhatTheStreamHas) {
 
 TEST_F(ResponsesWriterTest, AResponseThatIsCutIsIncomplete) {
   ResponsesWriter writer = Writer();
-  std::string text = writer.Begin({}).body;
+  std::string text = writer.Begin({}, {}).body;
   text += writer.Piece({.text = "Hel\xFF", .finish_reason = "length"});
   text += writer.End(kUsage);
   const std::vector<Json> events = EventsOf(text);
@@ -149,7 +149,7 @@ TEST_F(ResponsesWriterTest, AnEmptyResponseHasAnEmptyMessage) {
 
 TEST_F(ResponsesWriterTest, CallsOfRenamedToolsHaveTheClientsNames) {
   ResponsesWriter writer = Writer();
-  std::string text = writer.Begin({}).body;
+  std::string text = writer.Begin({}, {}).body;
   text +=
       writer.Piece({.text = "", .calls = {{.id = "c1", .name = "sky.look", .arguments = "{}"}}});
   text += writer.Piece(
@@ -174,7 +174,7 @@ TEST_F(ResponsesWriterTest, CallsOfRenamedToolsHaveTheClientsNames) {
 
 TEST_F(ResponsesWriterTest, AFailureIsToldInBothForms) {
   ResponsesWriter writer = Writer();
-  std::string text = writer.Begin({}).body;
+  std::string text = writer.Begin({}, {}).body;
   text += writer.Piece({.text = "Hel"});
   text += writer.Failure(absl::UnavailableError("a node has gone"));
   const std::vector<Json> events = EventsOf(text);
