@@ -35,12 +35,35 @@ constexpr absl::Duration kMeasureTime = absl::Seconds(20);
 constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
 // For nodes that have just come to become members.
 constexpr absl::Duration kJoinTime = absl::Seconds(5);
+// For nodes that are suspected: within gone_after_ms they are heard again, or gone.
+constexpr absl::Duration kSuspectedTime = absl::Seconds(3);
 // Where the shared beginning of a sequence's prompts ends, and before the end of its last prompt.
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kContinuePoll = absl::Milliseconds(100);
 // A plan has to be that much faster before requests pause for it, or before a model that is idle
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
+
+// The report of all nodes, once it is known of each whether it is there.
+absl::StatusOr<ClusterSnapshot> CollectSettled(const PlanningOptions& options) {
+  bool noted = false;
+  for (const SteadyTime until = SteadyTime::Now() + kSuspectedTime;;) {
+    auto report = options.collect();
+    if (!report.ok() || options.skip_measurement_wait || SteadyTime::Now() >= until) return report;
+    std::vector<std::string> suspected;
+    for (const NodeReport& node : report->nodes) {
+      if (node.seen.state() == "suspected") suspected.push_back(node.name());
+    }
+    if (suspected.empty()) return report;
+    const std::string why =
+        absl::StrCat("Waiting for ", absl::StrJoin(suspected, ", "), " to answer…");
+    if (!options.should_continue() || (!noted && !options.note(why))) {
+      return absl::CancelledError("interrupted");
+    }
+    noted = true;
+    options.pause(kMeasurePoll);
+  }
+}
 
 // Names of nodes that may become members of this coordinator in a moment: those that obey no
 // coordinator yet, themselves, or this one.
@@ -72,7 +95,7 @@ absl::Status CollectNodes(const PlanningOptions& options, absl::Duration wait,
                           PlannedModel* planned) {
   const SteadyTime begin = SteadyTime::Now();
   for (std::string noted;;) {
-    auto report = options.collect();
+    auto report = CollectSettled(options);
     if (!report.ok()) return report.status();
     if (report->cluster.coordinator() != report->cluster.asked()) {
       return AsLeaderChanged(absl::UnavailableError(
@@ -623,7 +646,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
     return planned;
   }
   // The file first: its errors are reported at once.
-  auto report = options.collect();
+  auto report = CollectSettled(options);
   if (!report.ok()) return report.status();
   planned->report = *std::move(report);
   if (auto s = find(); !s.ok()) return s;

@@ -131,7 +131,7 @@ struct PlanningOptions {
   // By node id: why the node is not used as long as the others suffice.
   std::map<std::string, std::string> kept_out;
   // Since requests wait: nodes that still measure or join are waited for only where the others do
-  // not suffice, and not for layers that a person has placed.
+  // not suffice, and not for layers that a person has placed; those that are suspected are not.
   bool skip_measurement_wait = false;
   // Not empty: if the source has gone, any node that has this model at the same path replaces it,
   // and without such a node the caches of all nodes.
@@ -174,11 +174,12 @@ enum class MoveBenefit { kNothing, kMovingIdle, kMoving };
 MoveBenefit BenefitOf(double gain, bool has_fewer_stages);
 
 // On the node that coordinates, for the members of its group. Waits for measurements in progress
-// for at most 20 s, and for nodes that are about to join for 5 s, unless `skip_measurement_wait`.
-// kUnavailable: this node does not coordinate (AsLeaderChanged()), or the node with the file does
-// not answer, and with a `model_id`, no other has it and layers that are to be loaded are in no
-// cache; kNotFound, kInvalidArgument: the file; errors of MakePlan() and CutRuleFor();
-// kFailedPrecondition: the headers cannot be had, and why, or the file is another model now.
+// for at most 20 s, for nodes that are about to join for 5 s, and for nodes that are suspected
+// until they are heard again or gone, unless `skip_measurement_wait`. kUnavailable: this node does
+// not coordinate (AsLeaderChanged()), or the node with the file does not answer, and with a
+// `model_id`, no other has it and layers that are to be loaded are in no cache; kNotFound,
+// kInvalidArgument: the file; errors of MakePlan() and CutRuleFor(); kFailedPrecondition: the
+// headers cannot be had, and why, or the file is another model now.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
                                                         const wire::ModelSource& source,
                                                         const wire::PlacementOptions& placement);

@@ -1,7 +1,14 @@
 // The benefit of a better plan, and the capacity limit that a failed load shows.
 #include "coordinator/models/model_planner.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "absl/status/status_matchers.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/rpc/status_details.h"
@@ -41,6 +48,52 @@ TEST(BenefitOf, AnIdleModelMovesForLittleOrForFewerStages) {
   EXPECT_EQ(BenefitOf(0.001, true), MoveBenefit::kMovingIdle);
   EXPECT_EQ(BenefitOf(0, true), MoveBenefit::kNothing);
   EXPECT_EQ(BenefitOf(-0.1, false), MoveBenefit::kNothing);
+}
+
+// The node with the file is `states[i]` in the i-th report, and in the last one from then on.
+absl::Status PlanWhereTheSourceIs(const std::vector<std::string>& states, bool since_requests_wait,
+                                  std::vector<std::string>* notes, size_t* reports) {
+  const std::string id(16, 'a');
+  PlanningOptions options;
+  options.skip_measurement_wait = since_requests_wait;
+  options.collect = [&] {
+    ClusterSnapshot report;
+    NodeReport& node = report.nodes.emplace_back();
+    node.seen.mutable_record()->set_name("attic");
+    node.seen.mutable_record()->set_node_id(id);
+    node.seen.set_state(states[std::min((*reports)++, states.size() - 1)]);
+    node.status = absl::UnavailableError(absl::StrCat("it is ", node.seen.state()));
+    return report;
+  };
+  options.note = [&](const std::string& note) {
+    notes->push_back(note);
+    return true;
+  };
+  options.should_continue = [] { return true; };
+  options.pause = [](absl::Duration) {};
+  wire::ModelSource source;
+  source.set_node(absl::BytesToHexString(id));
+  source.set_path("/model.gguf");
+  return PlanModel(options, source, {}).status();
+}
+
+TEST(PlanModel, ASuspectedNodeIsWaitedForUntilItIsHeardOrGone) {
+  std::vector<std::string> notes;
+  size_t reports = 0;
+  EXPECT_THAT(PlanWhereTheSourceIs({"suspected", "suspected", "gone"}, false, &notes, &reports),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       "attic, which has the model's file, does not answer: it is gone"));
+  EXPECT_EQ(reports, 3);
+  EXPECT_THAT(notes, ::testing::ElementsAre("Waiting for attic to answer…"));
+}
+
+TEST(PlanModel, NothingIsWaitedForWhileRequestsWait) {
+  std::vector<std::string> notes;
+  size_t reports = 0;
+  EXPECT_THAT(PlanWhereTheSourceIs({"suspected", "gone"}, true, &notes, &reports),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it is suspected")));
+  EXPECT_EQ(reports, 1);
+  EXPECT_THAT(notes, ::testing::IsEmpty());
 }
 
 // Two nodes of one name, and one of another.
