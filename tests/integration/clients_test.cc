@@ -20,7 +20,7 @@ using Clients = testing::ApiCluster;
 
 constexpr int kSkipped = 77;
 
-TEST_F(Clients, OpenAiAndVercelsAi) {
+TEST_F(Clients, OfEveryDialect) {
   std::vector<std::string> lines;
   ChildProcess::Options options;
   options.program = STRATA_CLIENTS;
