@@ -105,7 +105,7 @@ class OriginResponder final : public HttpResponder {
     if (!origin_.empty()) {
       response.headers.emplace_back("Access-Control-Allow-Origin", origin_);
       response.headers.emplace_back("Access-Control-Expose-Headers",
-                                    "X-Request-Id, Retry-After, Retry-After-Ms");
+                                    "X-Request-Id, Request-Id, Retry-After, Retry-After-Ms");
     }
     return response;
   }

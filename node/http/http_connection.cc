@@ -131,7 +131,7 @@ class HttpServer::Responder final : public HttpResponder {
   Header HeaderOf(const HttpResponse& response) const {
     Header header;
     header.result(static_cast<unsigned>(response.status));
-    header.set("x-request-id", exchange_.id);
+    for (const char* name : {"x-request-id", "request-id"}) header.set(name, exchange_.id);
     if (response.status != 204) header.set(http::field::content_type, response.content_type);
     for (const auto& [name, value] : response.headers) header.insert(name, value);
     header.set(http::field::connection, exchange_.keep_alive ? "keep-alive" : "close");

@@ -92,7 +92,6 @@ OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
 HttpResponse AnthropicWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
                                     const ApiUsage& usage) {
   HttpResponse head = EventStream();
-  head.headers.emplace_back("request-id", answer_.request_id);
   head.when_quiet = Ping();
   OrderedJson message = Message(answer_, OrderedJson::array());
   // What of the prompt was cached is known at the end.
@@ -176,7 +175,7 @@ HttpResponse AnthropicWriter::Whole(const std::vector<ApiPiece>& choices, const 
   OrderedJson message = Message(answer_, std::move(content));
   message.update(StopOf(piece));
   message["usage"] = UsageOf(usage);
-  return {.headers = {{"request-id", answer_.request_id}}, .body = JsonText(message)};
+  return {.body = JsonText(message)};
 }
 
 HttpResponse AnthropicWriter::Error(const absl::Status& status) {

@@ -97,6 +97,7 @@ TEST_F(HttpServerTest, GivesTheHandlerTheWholeRequest) {
   EXPECT_EQ(reply.body, "{}");
   EXPECT_EQ(reply.Header("x-more"), "1");
   EXPECT_EQ(reply.Header("x-request-id"), "mine-7");
+  EXPECT_EQ(reply.Header("request-id"), "mine-7");
   EXPECT_EQ(reply.Header("connection"), "keep-alive");
 }
 
