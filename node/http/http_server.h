@@ -33,8 +33,8 @@ inline constexpr size_t kHttpBodiesBytesMax = 256 * 1024 * 1024;
 inline constexpr size_t kHttpOutboxBytesMax = 1024 * 1024;
 
 struct HttpRequest {
-  // The client's x-request-id if it is plain, else a new one. Every response has it, as x-request-id
-  // and as request-id: clients look for either.
+  // The client's x-request-id if it is plain, else a new one. Every response has it, as
+  // x-request-id and as request-id: clients look for either.
   std::string id;
   std::string method;  // HEAD comes as GET
   std::string path;    // without the query
