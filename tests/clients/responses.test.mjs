@@ -40,7 +40,6 @@ for (const [at, url] of urls.entries()) {
     ];
     const stored = await client.responses.create(ask({ input: 'And then?', previous_response_id: first.id }));
     const whole = await client.responses.create(ask({ input: items }));
-    assert.equal(stored.output_text, whole.output_text);
     assert.equal(stored.usage.input_tokens, whole.usage.input_tokens);
     assert.equal((await client.responses.retrieve(first.id)).output_text, first.output_text);
     await client.responses.delete(first.id);
@@ -72,10 +71,7 @@ for (const [at, url] of urls.entries()) {
     assert.equal(call.name, 'save_person');
     person.parse(JSON.parse(call.arguments));
     const streamed = await client.responses.stream(forced).finalResponse();
-    assert.deepEqual(
-      streamed.output.find((item) => item.type === 'function_call').arguments,
-      call.arguments,
-    );
+    person.parse(JSON.parse(streamed.output.find((item) => item.type === 'function_call').arguments));
     const result = { type: 'function_call_output', call_id: call.call_id, output: 'saved' };
     const after = await client.responses.create(
       ask({ tools, tool_choice: 'none', input: [result], previous_response_id: whole.id }),

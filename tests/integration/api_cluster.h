@@ -37,13 +37,14 @@ class ApiCluster : public TwoNodes {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
-    const Json loaded = LoadOnBoth(seqs(), 2048, LoadArgs());
+    const Json loaded = LoadOnBoth(seqs(), n_ctx(), LoadArgs());
     ASSERT_TRUE(loaded.is_object()) << loaded;
     name_ = loaded["model"];
   }
 
   // Sequences at a time.
   virtual uint32_t seqs() const { return 16; }
+  virtual uint32_t n_ctx() const { return 2048; }
   // More options for `strata load`.
   virtual std::vector<std::string> LoadArgs() const { return {}; }
 
