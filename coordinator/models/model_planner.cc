@@ -44,9 +44,18 @@ constexpr absl::Duration kContinuePoll = absl::Milliseconds(100);
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
 
+// Notes `why` unless that is what was noted last. kCancelled: interrupted.
+absl::Status NoteOnce(const PlanningOptions& options, const std::string& why, std::string* noted) {
+  if (!options.should_continue() || (why != *noted && !options.note(why))) {
+    return absl::CancelledError("interrupted");
+  }
+  *noted = why;
+  return absl::OkStatus();
+}
+
 // The report of all nodes, once it is known of each whether it is there.
 absl::StatusOr<ClusterSnapshot> CollectSettled(const PlanningOptions& options) {
-  bool noted = false;
+  std::string noted;
   for (const SteadyTime until = SteadyTime::Now() + kSuspectedTime;;) {
     auto report = options.collect();
     if (!report.ok() || options.skip_measurement_wait || SteadyTime::Now() >= until) return report;
@@ -57,10 +66,7 @@ absl::StatusOr<ClusterSnapshot> CollectSettled(const PlanningOptions& options) {
     if (suspected.empty()) return report;
     const std::string why =
         absl::StrCat("Waiting for ", absl::StrJoin(suspected, ", "), " to answer…");
-    if (!options.should_continue() || (!noted && !options.note(why))) {
-      return absl::CancelledError("interrupted");
-    }
-    noted = true;
+    if (absl::Status s = NoteOnce(options, why, &noted); !s.ok()) return s;
     options.pause(kMeasurePoll);
   }
 }
@@ -120,11 +126,8 @@ absl::Status CollectNodes(const PlanningOptions& options, absl::Duration wait,
           "coordinator, or none yet: ",
           absl::StrJoin(others, ", "));
     }
-    if (!options.should_continue() || (why != noted && !options.note(why))) {
-      return absl::CancelledError("interrupted");
-    }
+    if (absl::Status s = NoteOnce(options, why, &noted); !s.ok()) return s;
     if (!waits) return absl::OkStatus();
-    noted = why;
     options.pause(kMeasurePoll);  // nodes do not report that they have measured
   }
 }

@@ -20,7 +20,7 @@ class JsonBody {
 
   nlohmann::json& json() { return json_; }
   const nlohmann::json& json() const { return json_; }
-  // What `json` was parsed from: objects have the order of their members there.
+  // The text that `json` was parsed from: there, objects have the order of their members.
   absl::string_view text() const { return cleaned_.empty() ? given_ : cleaned_; }
 
  private:

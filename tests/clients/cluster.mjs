@@ -10,7 +10,7 @@ if (!STRATA_URLS || !STRATA_MODEL) throw new Error('STRATA_URLS and STRATA_MODEL
 export const urls = STRATA_URLS.split(' ');
 export const model = STRATA_MODEL;
 
-// What tools and schemas of the tests ask for.
+// The object that tools and schemas of the tests ask for.
 export const person = z.object({ name: z.string().max(20), age: z.number().int().min(0).max(99) });
 
 // Ollama's API cannot ask for a call; this server takes OpenAI's words for it.

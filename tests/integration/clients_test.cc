@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kSkipped = 77;
 
-// What agents need: a template for tools, and room for what they send. Of each message it shows the
-// beginning, so that prompts of 20,000 tokens cost no time.
+// A template for tools, which agents need. Of each message it shows the beginning, so that prompts
+// of 20,000 tokens cost no time.
 constexpr char kAgentsTemplate[] = R"(
 {%- if tools %}{{ '<|im_start|>system\n# Tools\n' }}{% for tool in tools %}{{ tool.function.name + '\n' }}{% endfor %}
 {{- 'For each call: <tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n' }}{% endif %}

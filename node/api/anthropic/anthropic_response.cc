@@ -94,7 +94,7 @@ HttpResponse AnthropicWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
   HttpResponse head = EventStream();
   head.when_quiet = Ping();
   OrderedJson message = Message(answer_, OrderedJson::array());
-  // What of the prompt was cached is known at the end.
+  // The cached tokens of the prompt are known at the end.
   message["usage"] = UsageOf({.prompt_tokens = usage.prompt_tokens});
   head.body = absl::StrCat(Event("message_start", {{"message", std::move(message)}}), Ping());
   return head;
