@@ -88,6 +88,10 @@ absl::Status Scheduler::Impl::Check(const GenerationRequest& request) const {
       }
     }
   }
+  if (request.sampler.pooling() != wire::POOLING_OFF &&
+      (!request.generated.empty() || request.shift_context)) {
+    return absl::InvalidArgumentError("an embedding is of a prompt alone, which fits its context");
+  }
   if (!request.mirostat_mu.empty() && request.mirostat_mu.size() != request.generated.size()) {
     return absl::InvalidArgumentError("mirostat_mu needs one value for each generated token");
   }
@@ -215,6 +219,12 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   if (r.first_us < 0) r.first_us = now_us;
   r.usage.prompt_us = r.first_us - r.admitted_us;
   r.usage.decode_us = now_us - r.first_us;
+  if (r.embeds()) {
+    SchedulerEvent& event = events.emplace_back();
+    event.request = r.id;
+    event.token = token;
+    return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kDrop, now_us);
+  }
   if (token.end_of_generation()) {
     r.usage.end_token = token.token();
     return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kKeep, now_us);
@@ -269,7 +279,11 @@ bool Scheduler::Impl::Resume(const PipelineFacts& pipeline) {
   if (!in_flight.empty() || !slots.Resume(pipeline)) return false;
   BeginPipeline(pipeline);
   // The last stage's state of their sequences is not in its caches.
-  for (const uint64_t id : running) requests.at(id).needs_open = true;
+  for (const uint64_t id : std::vector<uint64_t>(running)) {
+    Request& r = requests.at(id);
+    r.needs_open = true;
+    if (r.embeds()) Preempt(&r);
+  }
   return true;
 }
 

@@ -62,6 +62,8 @@ struct Scheduler::Impl {
       return position <= keep ? position : position + offset;
     }
     bool is_first_request() const { return offset == 0; }
+    // The last stage pools the states of its rows, from the first one on.
+    bool embeds() const { return input.sampler.pooling() != wire::POOLING_OFF; }
   };
 
   // Rows of one request in a step.

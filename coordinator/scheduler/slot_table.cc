@@ -253,8 +253,8 @@ uint32_t SlotTable::KnownPrefix(absl::Span<const int32_t> sequence) const {
 
 std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner,
                                                        absl::Span<const int32_t> sequence,
-                                                       bool may_shift) {
-  const PrefixSource source = BestSource(sequence, may_shift);
+                                                       bool may_shift, bool from_first) {
+  const PrefixSource source = from_first ? PrefixSource() : BestSource(sequence, may_shift);
   const uint64_t need = sequence.size();
   if (cells_owned() + need > cells_max_) return std::nullopt;
   const bool is_kept = source.slot >= 0 && !source.must_copy;

@@ -44,13 +44,13 @@ class SlotTable {
   // Gives `owner` a slot whose KV is to be `sequence`, with the longest prefix that the caches can
   // restore; at least the last token is left to feed. Kept sequences are dropped as needed, the
   // least recently used first. nullopt: no slot, or no room beside the owners of slots.
-  // `may_shift`: Shift() may follow.
+  // `may_shift`: Shift() may follow. `from_first`: all of `sequence` is to be fed.
   struct Placement {
     int32_t slot = 0;
     uint32_t cached = 0;  // tokens of `sequence` that it has already
   };
   std::optional<Placement> Acquire(uint64_t owner, absl::Span<const int32_t> sequence,
-                                   bool may_shift);
+                                   bool may_shift, bool from_first);
 
   // Makes room for so many cells beyond all claims, if need be by dropping kept sequences. False:
   // the owners fill the caches.

@@ -1,6 +1,8 @@
 #include "node/api/api_backend.h"
 
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -38,6 +40,21 @@ ChatTemplate::Source TemplateOf(const wire::ModelStatus& model, bool with_tools)
   return {.text = other ? model.tools_chat_template() : model.chat_template(),
           .bos = model.bos_text(),
           .eos = model.eos_text()};
+}
+
+// To the first `dimensions` of each, of length 1. kInvalidArgument: the model has fewer.
+absl::Status CutEmbeddings(uint32_t dimensions, std::vector<std::vector<float>>* vectors) {
+  for (std::vector<float>& vector : *vectors) {
+    if (dimensions > vector.size()) {
+      return BadParam("dimensions", absl::StrCat("the model has ", vector.size()));
+    }
+    vector.resize(dimensions);
+    double squares = 0;
+    for (const float value : vector) squares += double{value} * value;
+    if (squares == 0) continue;
+    for (float& value : vector) value = static_cast<float>(value / std::sqrt(squares));
+  }
+  return absl::OkStatus();
 }
 
 class TokenListener final : public GenerationListener {
@@ -137,6 +154,32 @@ void ApiBackend::Generate(const SharedExchange& exchange, ApiRequest request,
             session.writer = new_writer({.name = session.model_name, .n_ctx = session.n_ctx});
             Start(exchange, std::move(session));
           });
+}
+
+void ApiBackend::Embed(const SharedExchange& exchange, EmbeddingRequest request,
+                       OnEmbeddings then) {
+  const auto shared = std::make_shared<EmbeddingRequest>(std::move(request));  // by the callbacks
+  WithModel(shared->model, exchange,
+            [this, exchange, shared, then = std::move(then)](const wire::ModelStatus& model) {
+              ServedModel served = {.name = model.name(), .n_ctx = model.n_ctx()};
+              EmbeddingSession::Start(
+                  gateway_,
+                  {.inputs = std::move(shared->inputs),
+                   .request_id = exchange->http.id,
+                   .record = exchange->record,
+                   .client = exchange->http.client,
+                   .model_name = model.name(),
+                   .model_id = absl::BytesToHexString(model.model_id())},
+                  exchange->responder, counters_,
+                  [exchange, shared, then, served = std::move(served)](
+                      absl::StatusOr<EmbeddingSession::Embeddings> embeddings) {
+                    absl::Status status = embeddings.status();
+                    if (status.ok() && shared->dimensions) {
+                      status = CutEmbeddings(*shared->dimensions, &embeddings->vectors);
+                    }
+                    status.ok() ? then(served, *embeddings) : exchange->Fail(status);
+                  });
+            });
 }
 
 void ApiBackend::Render(SharedExchange exchange, ApiRequest chat, OnPrompt then) {

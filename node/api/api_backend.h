@@ -14,6 +14,7 @@
 #include "node/api/api_request.h"
 #include "node/api/api_response.h"
 #include "node/api/completion_session.h"
+#include "node/api/embedding_session.h"
 #include "node/api/model_names.h"
 #include "node/chat/template_check.h"
 #include "node/chat/template_pool.h"
@@ -44,6 +45,11 @@ class ApiBackend {
   };
   using NewWriter = std::function<std::unique_ptr<ResponseWriter>(const ServedModel& model)>;
   void Generate(const SharedExchange& exchange, ApiRequest request, NewWriter new_writer);
+
+  // Calls `then` with the embeddings of the inputs, cut to the dimensions that are wanted.
+  using OnEmbeddings =
+      std::function<void(const ServedModel& model, const EmbeddingSession::Embeddings&)>;
+  void Embed(const SharedExchange& exchange, EmbeddingRequest request, OnEmbeddings then);
 
   // Calls `then` with the chat as its template renders it.
   using OnPrompt = std::function<void(const std::string& prompt)>;

@@ -24,6 +24,7 @@ inline constexpr size_t kApiStopTokensMax = 256;
 inline constexpr size_t kApiAnswerChoicesMax = 1024;       // strings of which the output is one
 inline constexpr uint32_t kApiOutputTokensMax = 1u << 24;  // to generate
 inline constexpr size_t kApiMessagesMax = 4096;
+inline constexpr size_t kApiEmbeddingsMax = 2048;  // inputs of a request
 inline constexpr size_t kApiToolsMax = 256;
 inline constexpr size_t kApiToolNameBytesMax = 128;
 
@@ -31,6 +32,14 @@ inline constexpr size_t kApiToolNameBytesMax = 128;
 struct ApiPrompt {
   std::string text;
   std::vector<int32_t> tokens;  // empty: the text
+};
+
+// For embeddings.
+struct EmbeddingRequest {
+  std::string model;               // empty: the only one
+  std::vector<ApiPrompt> inputs;   // at least one, none of them empty
+  bool is_base64 = false;          // of floats, little-endian
+  std::optional<uint32_t> dimensions;  // the first so many, made of length 1 again; unset: all
 };
 
 struct ApiRequest {

@@ -141,6 +141,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   next.swap(next_);
   std::swap(streams, streams_);
   const bool had_edits = std::exchange(has_pending_edits_, false);
+  const bool embeds = std::exchange(embeds_, false);
   watch_ = &watch;
   std::vector<float> output;
   const absl::Status status = Decode(batch);
@@ -158,6 +159,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   kept_logits_.clear();
   graph_rows_.clear();
   has_pending_edits_ = had_edits;
+  embeds_ = embeds;
   std::swap(streams, streams_);
   next.swap(next_);
   context.swap(context_);
@@ -203,15 +205,19 @@ absl::Status LlamaStage::Check(const Batch& batch) const {
     ++next[slot];
   }
 
-  if (!facts.is_last) return CheckLength("output_rows", batch.output_rows.size(), 0);
+  if (!facts.is_last) {
+    return CheckLength("output_rows", batch.output_rows.size() + batch.embedding_rows.size(), 0);
+  }
   if (batch.output_rows.size() > config_.n_outputs_max) {
     return absl::InvalidArgumentError(absl::StrCat("logits of ", batch.output_rows.size(),
                                                    " rows are requested; there is room for ",
                                                    config_.n_outputs_max));
   }
-  for (size_t i = 0; i < batch.output_rows.size(); ++i) {
-    if (batch.output_rows[i] >= n || (i > 0 && batch.output_rows[i] <= batch.output_rows[i - 1])) {
-      return absl::InvalidArgumentError("output_rows must rise and lie in the batch");
+  for (const absl::Span<const uint32_t> rows : {batch.output_rows, batch.embedding_rows}) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] >= n || (i > 0 && rows[i] <= rows[i - 1])) {
+        return absl::InvalidArgumentError("output rows must rise and lie in the batch");
+      }
     }
   }
   return absl::OkStatus();
@@ -222,6 +228,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   out_rows_ = 0;
   output_rows_.clear();
   kept_logits_.clear();
+  embeddings_.clear();
   used_lookahead_ = false;
   if (absl::Status status = Check(batch); !status.ok()) return status;
   if (absl::Status status = CheckMapped(); !status.ok()) return status;
@@ -244,14 +251,41 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
 
 std::vector<std::vector<uint32_t>> LlamaStage::GroupsOf(const Batch& batch) const {
   const size_t n = batch.slots.size();
-  if (!config_.has_equal_graphs) {
-    std::vector<uint32_t> rows(n);
-    std::iota(rows.begin(), rows.end(), 0);
-    return {std::move(rows)};
+  std::vector<uint32_t> plain(n);
+  std::iota(plain.begin(), plain.end(), 0);
+  std::erase_if(plain, [&batch](uint32_t row) {
+    return std::binary_search(batch.embedding_rows.begin(), batch.embedding_rows.end(), row);
+  });
+  if (plain.empty()) return {};
+  if (!config_.has_equal_graphs) return {std::move(plain)};
+  std::vector<int32_t> sequences;
+  for (const uint32_t row : plain) sequences.push_back(Sequence(batch.slots[row]));
+  std::vector<std::vector<uint32_t>> groups = EqualGroups(sequences);
+  for (std::vector<uint32_t>& group : groups) {
+    for (uint32_t& row : group) row = plain[row];
   }
-  std::vector<int32_t> sequences(n);
-  for (size_t i = 0; i < n; ++i) sequences[i] = Sequence(batch.slots[i]);
-  return EqualGroups(sequences);
+  return groups;
+}
+
+std::vector<std::vector<uint32_t>> LlamaStage::EmbeddingGroupsOf(const Batch& batch) const {
+  std::vector<uint32_t> rows(batch.embedding_rows.begin(), batch.embedding_rows.end());
+  const auto starts_anew = [&](uint32_t before, uint32_t row) {
+    return config_.has_equal_graphs && batch.slots[before] != batch.slots[row];
+  };
+  // One sequence to a graph is always as many rows of each.
+  if (config_.has_equal_graphs) {
+    absl::c_stable_sort(
+        rows, [&batch](uint32_t a, uint32_t b) { return batch.slots[a] < batch.slots[b]; });
+  }
+  std::vector<std::vector<uint32_t>> groups;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (groups.empty() || groups.back().size() == config_.n_outputs_max ||
+        starts_anew(rows[i - 1], rows[i])) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(rows[i]);
+  }
+  return groups;
 }
 
 absl::Status LlamaStage::RunAll(const Batch& batch) {
@@ -261,19 +295,21 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
   }
   if (absl::Status status = GatherStreams(batch); !status.ok()) return status;
   const std::vector<std::vector<uint32_t>> groups = GroupsOf(batch);
+  const std::vector<std::vector<uint32_t>> embedding_groups = EmbeddingGroupsOf(batch);
+  const bool is_one_graph = groups.size() + embedding_groups.size() == 1;
   for (const std::vector<uint32_t>& rows : groups) {
-    absl::Status status;
-    try {
-      status = Run(batch, rows);
-    } catch (const std::exception& thrown) {
-      status = FromLlamaException(thrown);
-    }
-    if (!status.ok()) return status;
+    if (absl::Status status = Run(batch, rows, /*embeds=*/false); !status.ok()) return status;
     // Later graphs overwrite the logits of earlier ones.
-    if (groups.size() > 1 && config_.facts.is_last) KeepLogits(batch, rows);
+    if (!is_one_graph && config_.facts.is_last) KeepLogits(batch, rows);
+  }
+  embeddings_.resize(batch.embedding_rows.size() * config_.facts.n_embd_out);
+  for (const std::vector<uint32_t>& rows : embedding_groups) {
+    absl::Status status = Run(batch, rows, /*embeds=*/true);
+    if (status.ok()) status = KeepEmbeddings(batch, rows);
+    if (!status.ok()) return status;
   }
   graph_rows_.clear();
-  if (groups.size() == 1 && !std::is_sorted(groups[0].begin(), groups[0].end())) {
+  if (is_one_graph && groups.size() == 1 && !absl::c_is_sorted(groups[0])) {
     graph_rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) graph_rows_[groups[0][i]] = i;
   }
@@ -321,7 +357,7 @@ bool LlamaStage::BeginLookahead(const Batch& batch) {
   UndoLookahead();
   const Facts& facts = config_.facts;
   if (!config_.is_async || !facts.is_first || !facts.is_last || !KeepsEveryPosition() ||
-      has_pending_edits_ || !Check(batch).ok()) {
+      has_pending_edits_ || !batch.embedding_rows.empty() || !Check(batch).ok()) {
     return false;
   }
   if (GroupsOf(batch).size() > 1) return false;  // their logits must be read between them
@@ -337,7 +373,8 @@ bool LlamaStage::BeginLookahead(const Batch& batch) {
 bool LlamaStage::FinishLookahead(const Batch& batch) {
   if (lookahead_.tokens.empty()) return false;
   if (batch.tokens == lookahead_.tokens && batch.positions == lookahead_.positions &&
-      batch.slots == lookahead_.slots && batch.output_rows == lookahead_.output_rows) {
+      batch.slots == lookahead_.slots && batch.output_rows == lookahead_.output_rows &&
+      batch.embedding_rows.empty()) {
     lookahead_ = {};
     return true;
   }
@@ -366,7 +403,7 @@ absl::Span<const float> LlamaStage::Incoming(const Batch& batch, absl::Span<cons
   return scratch_;
 }
 
-absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows) {
+absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows, bool embeds) {
   const size_t n = rows.size();
   const bool writes_input = !config_.input_tensor.empty();
   const bool takes_tokens = config_.facts.is_first || writes_input;
@@ -378,7 +415,7 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   slot_pointer_.resize(n);
   // Every row must reach the stage's end; libllama drops rows that are no outputs in its last
   // layer.
-  is_output_.assign(n, config_.facts.is_last ? 0 : 1);
+  is_output_.assign(n, config_.facts.is_last && !embeds ? 0 : 1);
   for (size_t i = 0; i < n; ++i) {
     if (std::binary_search(batch.output_rows.begin(), batch.output_rows.end(), rows[i])) {
       is_output_[i] = 1;
@@ -410,8 +447,16 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   if (config_.pools_embeddings) {
     llama_set_embeddings(context_.get(), n > config_.n_unpooled_max);
   }
+  if (config_.facts.is_last && std::exchange(embeds_, embeds) != embeds) {
+    llama_set_embeddings(context_.get(), embeds);
+  }
   LogCapture log;
-  const int32_t result = llama_decode(context_.get(), llama);
+  int32_t result = 0;
+  try {
+    result = llama_decode(context_.get(), llama);
+  } catch (const std::exception& thrown) {
+    return FromLlamaException(thrown);
+  }
   if (!boundary_error_.empty()) return absl::InternalError(boundary_error_);
   switch (result) {
     case 0:
@@ -467,6 +512,23 @@ void LlamaStage::KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows)
     std::copy_n(logits, n_vocab,
                 kept_logits_.data() + (output - batch.output_rows.begin()) * n_vocab);
   }
+}
+
+absl::Span<const float> LlamaStage::Embedding(size_t i) {
+  const size_t n = config_.facts.n_embd_out;
+  if ((i + 1) * n > embeddings_.size()) return {};
+  return absl::MakeConstSpan(embeddings_).subspan(i * n, n);
+}
+
+absl::Status LlamaStage::KeepEmbeddings(const Batch& batch, absl::Span<const uint32_t> rows) {
+  const size_t n_embd = config_.facts.n_embd_out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float* state = llama_get_embeddings_ith(context_.get(), static_cast<int32_t>(i));
+    if (state == nullptr) return absl::InternalError("libllama has no embedding of a row");
+    const auto row = absl::c_lower_bound(batch.embedding_rows, rows[i]);
+    std::copy_n(state, n_embd, embeddings_.data() + (row - batch.embedding_rows.begin()) * n_embd);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {

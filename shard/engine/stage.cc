@@ -181,7 +181,11 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
 // Rows that libllama copies out of a graph, in a buffer that it makes as large as a batch needs.
 uint64_t OutputBytes(const llama_context_params& params, const llama_model* model) {
   const uint64_t rows = params.n_outputs_max == 0 ? params.n_batch : params.n_outputs_max;
-  if (!params.embeddings) return rows * VocabularySize(model) * sizeof(float);
+  if (!params.embeddings) {
+    // A row's logits, and where it is embedded its state.
+    const uint64_t row = VocabularySize(model) + static_cast<uint32_t>(llama_model_n_embd_out(model));
+    return rows * row * sizeof(float);
+  }
   const uint64_t pooled = rows * static_cast<uint32_t>(llama_model_n_embd(model)) * sizeof(float);
   return std::max(pooled, kUnusedLogitsBytesMax);
 }
@@ -193,6 +197,18 @@ uint64_t EmbeddingBytes(const Slice& slice) {
   const GgufTensor* embedding = slice.header().FindTensor("token_embd.weight");
   const bool has_head = slice.header().FindTensor("output.weight") != nullptr;
   return embedding != nullptr && has_head ? embedding->bytes : 0;
+}
+
+// What the model's file says, by llama.cpp's numbers; of a model that ranks, its last row's state.
+wire::Pooling PoolingOf(const GgufHeader& header, absl::string_view architecture) {
+  switch (header.GetInteger(absl::StrCat(architecture, ".pooling_type")).value_or(0)) {
+    case LLAMA_POOLING_TYPE_MEAN:
+      return wire::POOLING_MEAN;
+    case LLAMA_POOLING_TYPE_CLS:
+      return wire::POOLING_CLS;
+    default:
+      return wire::POOLING_LAST;
+  }
 }
 
 // The memory that a stage allocates from, and its limit.
@@ -402,6 +418,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   facts.is_first = slice.is_first();
   facts.is_last = slice.is_last();
   facts.n_embd = static_cast<uint32_t>(llama_model_n_embd(model->get()));
+  facts.n_embd_out =
+      slice.is_last() ? static_cast<uint32_t>(llama_model_n_embd_out(model->get())) : 0;
+  facts.pooling = PoolingOf(slice.model().header(), slice.model().architecture());
   facts.n_vocab = slice.has_vocabulary() ? VocabularySize(model->get()) : 0;
   facts.n_ctx = options.n_ctx;
   facts.n_ctx_train = static_cast<uint32_t>(llama_model_n_ctx_train(model->get()));

@@ -66,6 +66,9 @@ class Stage {
     absl::Span<const int32_t> slots;
     absl::Span<const uint32_t>
         output_rows;  // last stage only: rows whose logits are needed, rising
+    // Last stage only: rows whose state behind the last norm is needed, rising; none of output_rows.
+    // Of their slots, other rows come before them.
+    absl::Span<const uint32_t> embedding_rows;
   };
 
   // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots,
@@ -102,6 +105,9 @@ class Stage {
 
   // Last stage, after Decode(): [n_vocab] of output_rows[i], valid until the next call.
   virtual absl::Span<const float> Logits(size_t i) = 0;
+
+  // Last stage, after Decode(): [n_embd_out] of embedding_rows[i], valid until the next call.
+  virtual absl::Span<const float> Embedding(size_t i) = 0;
 
   // Applies one KV edit. A SHIFT goes down, reaches the end of the slot, and removes positions
   // [begin + delta, begin): positions have no gaps. kUnimplemented: not supported by this cache
@@ -145,6 +151,8 @@ class Stage {
     bool is_first = false;
     bool is_last = false;
     uint32_t n_embd = 0;
+    uint32_t n_embd_out = 0;  // last stage
+    wire::Pooling pooling = wire::POOLING_LAST;  // as the model's file says
     uint32_t n_vocab = 0;
     uint32_t n_ctx = 0;
     uint32_t n_ctx_train = 0;

@@ -20,6 +20,14 @@ int32_t SequencePosition(int64_t position) {
 absl::Status SlotSamplers::Open(const wire::SequenceOpen& open) {
   Slot& slot = slots_[open.slot()];
   slot = Slot();
+  if (open.sampler().pooling() != wire::POOLING_OFF) {
+    const wire::Pooling pooling = open.sampler().pooling();
+    if (!wire::Pooling_IsValid(pooling)) {
+      return absl::InvalidArgumentError(absl::StrCat("pooling is ", static_cast<int>(pooling)));
+    }
+    slot.pool.emplace(pooling == wire::POOLING_OF_MODEL ? pooling_ : pooling);
+    return absl::OkStatus();
+  }
   auto sampler = SequenceSampler::Open(open, vocab_);
   if (!sampler.ok()) return sampler.status();
   slot.sampler = *std::move(sampler);
@@ -60,6 +68,21 @@ absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<cons
   }
   auto token = slot.sampler->Sample(SequencePosition(row.position + 1 + slot.offset), logits);
   if (token.ok()) token->set_slot(row.slot);
+  return token;
+}
+
+absl::Status SlotSamplers::AddEmbedding(Row row, absl::Span<const float> state) {
+  return slots_[row.slot].pool->Add(row.position, state);
+}
+
+wire::SampledToken SlotSamplers::TakeEmbedding(Row row) {
+  wire::SampledToken token;
+  token.set_slot(row.slot);
+  token.set_position(SequencePosition(int64_t{row.position} + 1));
+  token.set_end_of_generation(true);
+  const std::vector<float> embedding = slots_[row.slot].pool->Embedding();
+  token.mutable_embedding()->Add(embedding.begin(), embedding.end());
+  slots_[row.slot] = Slot();
   return token;
 }
 

@@ -1,15 +1,17 @@
-// The samplers of the sequences that are open on the last stage, one a slot, kept in step with the
-// KV edits. Used by the compute thread only.
+// The samplers of the sequences that are open on the last stage, one a slot, or what pools their
+// embeddings, kept in step with the KV edits. Used by the compute thread only.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/frame.pb.h"
+#include "shard/sampling/embedding_pool.h"
 #include "shard/sampling/sampler.h"
 
 namespace strata {
@@ -17,8 +19,9 @@ namespace strata {
 // Not thread-safe.
 class SlotSamplers {
  public:
-  // `vocab` outlives this.
-  SlotSamplers(uint32_t n_seq_max, const llama_vocab* vocab) : slots_(n_seq_max), vocab_(vocab) {}
+  // `vocab` outlives this. `pooling`: the model's own.
+  SlotSamplers(uint32_t n_seq_max, const llama_vocab* vocab, wire::Pooling pooling)
+      : slots_(n_seq_max), vocab_(vocab), pooling_(pooling) {}
 
   // kInvalidArgument: a sampler setting is wrong; the slot is closed then.
   absl::Status Open(const wire::SequenceOpen& open);
@@ -38,15 +41,28 @@ class SlotSamplers {
   // Chooses the token that follows `row`. kFailedPrecondition: the slot has no open sequence.
   absl::StatusOr<wire::SampledToken> Sample(Row row, absl::Span<const float> logits);
 
+  // Whether the slot's open sequence is an embedding. Its rows are added, all or the last one, and
+  // TakeEmbedding() takes the place of Sample().
+  bool Embeds(int32_t slot) const { return slots_[slot].pool.has_value(); }
+  bool EmbedsEveryRow(int32_t slot) const {
+    return Embeds(slot) && slots_[slot].pool->takes_every_row();
+  }
+  // REQUIRES: Embeds(row.slot).
+  absl::Status AddEmbedding(Row row, absl::Span<const float> state);
+  // Of the slot's sequence, which is closed. REQUIRES: Embeds(row.slot), and rows were added.
+  wire::SampledToken TakeEmbedding(Row row);
+
  private:
   struct Slot {
     std::unique_ptr<SequenceSampler> sampler;
+    std::optional<EmbeddingPool> pool;  // in place of a sampler
     // Position in the sequence minus position in the KV cache: not 0 once the cache was shifted.
     int64_t offset = 0;
   };
 
   std::vector<Slot> slots_;
   const llama_vocab* const vocab_;
+  const wire::Pooling pooling_;
 };
 
 }  // namespace strata

@@ -12,7 +12,7 @@ namespace strata {
 StepRunner::StepRunner(const wire::StageSpec& spec, std::string where, Clock* clock,
                        std::unique_ptr<Stage> stage)
     : spec_(spec), where_(std::move(where)), clock_(clock), stage_(std::move(stage)) {
-  if (IsLastStage(spec_)) samplers_.emplace(stage_->facts().n_seq_max, stage_->vocab());
+  if (IsLastStage(spec_)) samplers_.emplace(stage_->facts().n_seq_max, stage_->vocab(), stage_->facts().pooling);
 }
 
 std::unique_ptr<Stage> StepRunner::TakeStage() {
@@ -81,28 +81,58 @@ absl::Status StepRunner::RunBatch(const wire::Step& step, const Payload& payload
   } else {
     batch.activations = DecodeActivations(step.activation_type(), payload, &decoded_);
   }
-  if (samplers_) batch.output_rows = step.sample_rows();
+  if (samplers_) {
+    DivideRows(step);
+    batch.output_rows = sampled_rows_;
+    batch.embedding_rows = embedding_rows_;
+  }
   return stage_->Decode(batch);
 }
 
-void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
-  for (int i = 0; i < step.tokens_size(); ++i) {
-    auto s = samplers_->Feed(
-        {.slot = step.slots(i), .position = step.positions(i), .token = step.tokens(i)});
-    if (!s.ok()) AddSlotError(step.slots(i), s, result);
-  }
-  for (int i = 0; i < step.sample_rows_size(); ++i) {
-    const int row = static_cast<int>(step.sample_rows(i));
+void StepRunner::DivideRows(const wire::Step& step) {
+  sampled_rows_.clear();
+  embedding_rows_.clear();
+  int next = 0;  // of sample_rows
+  for (int row = 0; row < step.tokens_size(); ++row) {
+    const bool samples = next < step.sample_rows_size() &&
+                         step.sample_rows(next) == static_cast<uint32_t>(row);
+    if (samples) ++next;
     const int32_t slot = step.slots(row);
-    const auto failed = [slot](const wire::SlotError& error) { return error.slot() == slot; };
+    if (samples && !samplers_->Embeds(slot)) sampled_rows_.push_back(row);
+    if (samplers_->EmbedsEveryRow(slot) || (samples && samplers_->Embeds(slot))) {
+      embedding_rows_.push_back(row);
+    }
+  }
+}
+
+void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
+  const auto row_of = [&step](int row) {
+    return SlotSamplers::Row{
+        .slot = step.slots(row), .position = step.positions(row), .token = step.tokens(row)};
+  };
+  for (int i = 0; i < step.tokens_size(); ++i) {
+    if (auto s = samplers_->Feed(row_of(i)); !s.ok()) AddSlotError(step.slots(i), s, result);
+  }
+  for (size_t i = 0; i < embedding_rows_.size(); ++i) {
+    const SlotSamplers::Row row = row_of(static_cast<int>(embedding_rows_[i]));
+    auto s = samplers_->AddEmbedding(row, stage_->Embedding(i));
+    if (!s.ok()) AddSlotError(row.slot, s, result);
+  }
+  for (const uint32_t sample_row : step.sample_rows()) {
+    const SlotSamplers::Row row = row_of(static_cast<int>(sample_row));
+    const auto failed = [&row](const wire::SlotError& error) { return error.slot() == row.slot; };
     if (std::any_of(result->errors().begin(), result->errors().end(), failed)) continue;
+    if (samplers_->Embeds(row.slot)) {
+      *result->add_tokens() = samplers_->TakeEmbedding(row);
+      continue;
+    }
+    const auto sampled = std::lower_bound(sampled_rows_.begin(), sampled_rows_.end(), sample_row);
     auto token = samplers_->Sample(
-        {.slot = slot, .position = step.positions(row), .token = step.tokens(row)},
-        stage_->Logits(i));
+        row, stage_->Logits(static_cast<size_t>(sampled - sampled_rows_.begin())));
     if (token.ok()) {
       *result->add_tokens() = *std::move(token);
     } else {
-      AddSlotError(slot, token.status(), result);
+      AddSlotError(row.slot, token.status(), result);
     }
   }
 }

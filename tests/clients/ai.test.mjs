@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { APICallError, generateObject, generateText, Output, stepCountIs, streamText, tool } from 'ai';
+import { APICallError, embedMany, generateObject, generateText, Output, stepCountIs, streamText, tool } from 'ai';
 import { createOllama } from 'ollama-ai-provider-v2';
 import { eventually, forcing, metric, model, nobodyRuns, person, urls } from './cluster.mjs';
 
@@ -124,6 +124,14 @@ for (const [at, url] of urls.entries()) {
     maxRetries: 0,
   };
   const name = (what) => `ai, node ${at}: ${what}`;
+
+  test(name('embeds texts'), async () => {
+    for (const of of [chats.embeddingModel(model), ollama().embeddingModel(model)]) {
+      const { embeddings } = await embedMany({ model: of, values: ['The sea', 'A ship'], maxRetries: 0 });
+      assert.equal(embeddings.length, 2);
+      assert.ok(embeddings.every((vector) => Math.abs(Math.hypot(...vector) - 1) < 1e-5));
+    }
+  });
 
   test(name('completes a text without a chat'), async () => {
     const whole = await generateText({ ...asked, model: chats.completionModel(model) });

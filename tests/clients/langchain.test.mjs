@@ -4,8 +4,8 @@ import { test } from 'node:test';
 import { ChatAnthropic } from '@langchain/anthropic';
 import { HumanMessage, ToolMessage } from '@langchain/core/messages';
 import { tool } from '@langchain/core/tools';
-import { ChatOllama } from '@langchain/ollama';
-import { ChatOpenAI } from '@langchain/openai';
+import { ChatOllama, OllamaEmbeddings } from '@langchain/ollama';
+import { ChatOpenAI, OpenAIEmbeddings } from '@langchain/openai';
 import { forcing, model, person, urls } from './cluster.mjs';
 
 const savePerson = tool(async () => 'saved', {
@@ -87,4 +87,16 @@ for (const [at, url] of urls.entries()) {
       person.parse(await structured.invoke('Ann, 9.'));
     });
   }
+
+  test(`langchain, node ${at}: embeds texts`, async () => {
+    const configuration = { baseURL: `${url}/v1` };
+    for (const embeddings of [
+      new OpenAIEmbeddings({ model, apiKey: 'unused', maxRetries: 0, configuration }),
+      new OllamaEmbeddings({ model, baseUrl: url }),
+    ]) {
+      const vectors = await embeddings.embedDocuments(['The sea', 'A ship']);
+      assert.equal(vectors.length, 2);
+      assert.ok(vectors.every((vector) => Math.abs(Math.hypot(...vector) - 1) < 1e-5));
+    }
+  });
 }

@@ -51,6 +51,15 @@ for (const [at, url] of urls.entries()) {
     assert.equal((await client.generate(ask)).eval_count, 24);
   });
 
+  test(name('embeds texts'), async () => {
+    const { embeddings, prompt_eval_count } = await client.embed({ model, input: ['The sea', 'A ship'] });
+    assert.equal(embeddings.length, 2);
+    assert.ok(prompt_eval_count > 2);
+    assert.ok(embeddings.every((vector) => Math.abs(Math.hypot(...vector) - 1) < 1e-5));
+    const { embedding } = await client.embeddings({ model, prompt: 'The sea' });
+    assert.equal(embedding.length, embeddings[0].length);
+  });
+
   test(name('writes what a schema says'), async () => {
     const format = z.toJSONSchema(person);
     const { message } = await client.chat({ model, messages, format, options: { ...options, num_predict: 300 } });

@@ -195,7 +195,21 @@ for (const [at, url] of urls.entries()) {
         { code: 'context_length_exceeded' },
       );
     }
-    await fails(client.embeddings.create({ model, input: 'x' }), NotFoundError, 404);
+    await fails(client.embeddings.create({ model, input: '' }), BadRequestError, 400, { param: 'input' });
+  });
+
+  test(name('embeds texts, as floats and as base64'), async () => {
+    const input = ['The old captain', 'The sea'];
+    const { data, usage } = await client.embeddings.create({ model, input }); // it asks for base64
+    const floats = await client.embeddings.create({ model, input, encoding_format: 'float' });
+    assert.equal(data.length, 2);
+    assert.ok(usage.prompt_tokens > 2);
+    for (const [at, { embedding, index }] of data.entries()) {
+      assert.equal(index, at);
+      assert.ok(Math.abs(Math.hypot(...embedding) - 1) < 1e-5);
+      const same = floats.data[at].embedding;
+      assert.ok(embedding.every((value, i) => Math.abs(value - same[i]) < 1e-3));
+    }
   });
 
   test(name('a stream that is aborted frees its place'), { timeout: 60_000 }, async () => {

@@ -1,4 +1,5 @@
 // The HTTP API over a real cluster: two nodes, the demo model over both, clients at either.
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -332,6 +333,43 @@ TEST_F(Api, ToolsAreCalledInOpenAisForm) {
   EXPECT_GT(pieces, 1u);
   EXPECT_EQ(reason, "tool_calls");
   EXPECT_TRUE(Json::parse(arguments, nullptr, false).contains("steps")) << arguments;
+}
+
+TEST_F(Api, EmbeddingsAreTheSameThroughEveryNode) {
+  const auto length = [](const Json& vector) {
+    double squares = 0;
+    for (const double value : vector) squares += value * value;
+    return std::sqrt(squares);
+  };
+  const Json inputs = {"The old captain", "The sea", "The old captain"};
+  Json first;
+  for (const size_t node : {0, 1}) {
+    const HttpReply reply = Post(node, "/v1/embeddings", {{"model", name_}, {"input", inputs}});
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json json = Json::parse(reply.body);
+    ASSERT_EQ(json["data"].size(), 3u);
+    EXPECT_GT(json["usage"]["prompt_tokens"], 5);
+    for (size_t i = 0; i < 3; ++i) {
+      const Json& vector = json["data"][i]["embedding"];
+      EXPECT_NEAR(length(vector), 1, 1e-5);
+      double product = 0;
+      for (size_t k = 0; k < vector.size(); ++k) {
+        product += vector[k].get<double>() * json["data"][0]["embedding"][k].get<double>();
+      }
+      EXPECT_EQ(product > 0.999, i != 1) << product;
+    }
+  }
+  const Json cut = Json::parse(
+      Post(0, "/v1/embeddings", {{"input", "The sea"}, {"dimensions", 4}}).body);
+  ASSERT_EQ(cut["data"][0]["embedding"].size(), 4u);
+  EXPECT_NEAR(length(cut["data"][0]["embedding"]), 1, 1e-5);
+  const HttpReply much = Post(0, "/v1/embeddings", {{"input", "x"}, {"dimensions", 99999}});
+  EXPECT_EQ(much.status, 400) << much.body;
+  EXPECT_THAT(much.body, HasSubstr("dimensions"));
+  std::string words;
+  for (int i = 0; i < 4000; ++i) words += "word ";
+  const HttpReply too_long = Post(1, "/v1/embeddings", {{"input", {"x", words}}});
+  EXPECT_EQ(too_long.status, 400) << too_long.body;
 }
 
 TEST_F(Api, ErrorsComeInTheApisForm) {

@@ -195,8 +195,7 @@ TEST_F(Ollama, SaysWhatIsWrongInItsWords) {
   EXPECT_THAT(ErrorOf("/api/pull", {{"model", "gpt-4o"}}, 404), HasSubstr("gpt-4o"));
   EXPECT_THAT(ErrorOf("/api/generate", {{"prompt", "x"}, {"suffix", "y"}}, 400),
               HasSubstr("suffix"));
-  EXPECT_THAT(ErrorOf("/api/embed", {{"model", "Captain"}, {"input", "x"}}, 501),
-              HasSubstr("embeddings"));
+  EXPECT_THAT(ErrorOf("/api/embed", {{"input", ""}}, 400), HasSubstr("input"));
   EXPECT_THAT(ErrorOf("/api/create", {{"model", "x"}}, 501), HasSubstr("strata load"));
   HttpClient client(ports_[1]);
   ASSERT_TRUE(

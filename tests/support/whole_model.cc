@@ -1,6 +1,8 @@
 #include "tests/support/whole_model.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -83,6 +85,36 @@ void WholeModel::Copy(int32_t slot, int32_t from) {
 void WholeModel::Shift(int32_t slot, int32_t begin, int32_t delta) {
   llama_memory_seq_rm(llama_get_memory(context_), slot, begin + delta, begin);
   llama_memory_seq_add(llama_get_memory(context_), slot, begin, -1, delta);
+}
+
+absl::StatusOr<std::vector<float>> EmbeddingOf(const std::string& path,
+                                               const std::vector<int32_t>& tokens,
+                                               llama_pooling_type pooling) {
+  llama_model_params model_params = llama_model_default_params();
+  ggml_backend_dev_t no_devices[] = {nullptr};
+  model_params.devices = no_devices;
+  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
+      llama_model_load_from_file(path.c_str(), model_params), llama_model_free);
+  if (model == nullptr) return absl::InvalidArgumentError("libllama cannot load " + path);
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = params.n_batch = params.n_ubatch = 256;
+  params.embeddings = true;
+  params.pooling_type = pooling;
+  params.type_k = params.type_v = GGML_TYPE_F32;
+  params.n_threads = params.n_threads_batch = 1;
+  const std::unique_ptr<llama_context, decltype(&llama_free)> context(
+      llama_init_from_model(model.get(), params), llama_free);
+  if (context == nullptr) return absl::InternalError("no context for " + path);
+  std::vector<int32_t> copy = tokens;
+  const llama_batch batch = llama_batch_get_one(copy.data(), static_cast<int32_t>(copy.size()));
+  if (llama_decode(context.get(), batch) != 0) return absl::InternalError("llama_decode failed");
+  const float* pooled = llama_get_embeddings_seq(context.get(), 0);
+  if (pooled == nullptr) return absl::InternalError("libllama pools nothing");
+  std::vector<float> embedding(pooled, pooled + llama_model_n_embd_out(model.get()));
+  double squares = 0;
+  for (const float value : embedding) squares += double{value} * value;
+  for (float& value : embedding) value = static_cast<float>(value / std::sqrt(squares));
+  return embedding;
 }
 
 }  // namespace strata::testing

@@ -12,6 +12,7 @@
 #include "node/api/answer_format.h"
 #include "node/api/field_reader.h"
 #include "node/api/json_body.h"
+#include "node/api/openai/openai_embeddings.h"
 #include "node/api/openai/openai_thinking.h"
 #include "node/api/openai/openai_tools.h"
 #include "node/api/sampler_fields.h"
@@ -200,6 +201,38 @@ ApiRequest AsCompletion(ApiRequest request) {
   request.chat = false;
   request.prompts = {std::move(prompt)};
   return request;
+}
+
+namespace {
+
+absl::StatusOr<EmbeddingRequest> ParseInputs(absl::string_view text, const char* name) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
+  EmbeddingRequest request;
+  request.model = fields.Text("model").value_or("");
+  if (const auto dimensions = fields.Integer("dimensions", {0, 1 << 20}); dimensions > 0) {
+    request.dimensions = static_cast<uint32_t>(*dimensions);
+  }
+  ReadKeepAlive(&fields);
+  fields.Bool("truncate");
+  ApiRequest unused;
+  ReadOptions(&fields, &unused);
+  const Json* input = fields.Find(name);
+  if (input == nullptr) fields.Wrong(name, "is missing");
+  if (fields.status().ok()) fields.Fail(ReadEmbeddingInputs(*input, name, &request));
+  if (!fields.status().ok()) return fields.status();
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<EmbeddingRequest> ParseOllamaEmbed(absl::string_view text) {
+  return ParseInputs(text, "input");
+}
+
+absl::StatusOr<EmbeddingRequest> ParseOllamaEmbeddings(absl::string_view text) {
+  return ParseInputs(text, "prompt");
 }
 
 absl::StatusOr<OllamaModelRequest> ParseOllamaModel(absl::string_view text) {

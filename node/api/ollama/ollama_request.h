@@ -26,6 +26,10 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(absl::string_view body);
 // REQUIRES: `request` is ParseOllamaGenerate()'s.
 ApiRequest AsCompletion(ApiRequest request);
 
+// The bodies of /api/embed, and of /api/embeddings, whose one input is its prompt.
+absl::StatusOr<EmbeddingRequest> ParseOllamaEmbed(absl::string_view body);
+absl::StatusOr<EmbeddingRequest> ParseOllamaEmbeddings(absl::string_view body);
+
 // A request that names a model: of /api/show, /api/pull.
 struct OllamaModelRequest {
   std::string model;

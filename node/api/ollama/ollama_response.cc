@@ -113,6 +113,19 @@ HttpResponse OllamaWriter::Error(const absl::Status& status) {
   return ErrorResponse(status, OllamaError);
 }
 
+std::string OllamaEmbed(const std::string& model, const EmbeddingSession::Embeddings& embeddings,
+                        absl::Duration took) {
+  return JsonText({{"model", model},
+                   {"embeddings", embeddings.vectors},
+                   {"total_duration", absl::ToInt64Nanoseconds(took)},
+                   {"load_duration", 0},
+                   {"prompt_eval_count", embeddings.prompt_tokens}});
+}
+
+std::string OllamaEmbeddings(const EmbeddingSession::Embeddings& embeddings) {
+  return JsonText({{"embedding", embeddings.vectors[0]}});
+}
+
 std::string OllamaLoaded(const std::string& model, bool chat) {
   OrderedJson frame = Frame(model, chat, {}, /*done=*/true);
   frame["done_reason"] = "load";

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "node/api/api_response.h"
+#include "node/api/embedding_session.h"
 
 namespace strata {
 
@@ -33,6 +35,11 @@ class OllamaWriter final : public ResponseWriter {
   ApiCallPiece call_;     // as far as it came; without a name: there is none
   std::string finished_;  // the finish reason
 };
+
+// Answers to /api/embed and /api/embeddings. `took`: since the request came.
+std::string OllamaEmbed(const std::string& model, const EmbeddingSession::Embeddings& embeddings,
+                        absl::Duration took);
+std::string OllamaEmbeddings(const EmbeddingSession::Embeddings& embeddings);
 
 // The answer to a request without a prompt: `model` is loaded.
 std::string OllamaLoaded(const std::string& model, bool chat);

@@ -10,6 +10,7 @@
 #include "node/api/ollama/ollama_models.h"
 #include "node/api/ollama/ollama_request.h"
 #include "node/api/ollama/ollama_response.h"
+#include "transport/base/steady_time.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -18,8 +19,6 @@ namespace {
 // The version of Ollama whose API this is: clients compare it with the one that they need.
 constexpr char kOllamaVersion[] = "0.13.5";
 
-constexpr char kNoEmbeddings[] =
-    "embeddings are not supported yet: this cluster's models only generate";
 constexpr char kNoFiles[] =
     "models are loaded and unloaded by the cluster's own commands: strata load FILE, strata unload "
     "MODEL";
@@ -53,6 +52,24 @@ void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
                    /*chat=*/false);
         });
   }
+}
+
+// `is_old`: of /api/embeddings.
+void Embed(ApiBackend* backend, bool is_old, const SharedExchange& exchange) {
+  auto request = is_old ? ParseOllamaEmbeddings(exchange->TakeBody())
+                        : ParseOllamaEmbed(exchange->TakeBody());
+  if (!request.ok()) {
+    backend->Refuse(exchange, request.status());
+    return;
+  }
+  backend->Embed(exchange, *std::move(request),
+                 [exchange, is_old](const ApiBackend::ServedModel& model,
+                                    const EmbeddingSession::Embeddings& embeddings) {
+                   const absl::Duration took = SteadyTime::Now() - exchange->record->since();
+                   exchange->responder->Answer(
+                       {.body = is_old ? OllamaEmbeddings(embeddings)
+                                       : OllamaEmbed(model.name, embeddings, took)});
+                 });
 }
 
 void List(ApiBackend* backend, bool running, const SharedExchange& exchange) {
@@ -118,11 +135,13 @@ ApiRoutes OllamaRoutes(ApiBackend* backend) {
   });
   routes.Post("/api/show", [backend](const SharedExchange& exchange) { Show(backend, exchange); });
   routes.Post("/api/pull", [backend](const SharedExchange& exchange) { Pull(backend, exchange); });
-  const auto no_embeddings = [](const SharedExchange& exchange) {
-    exchange->Fail(501, kNoEmbeddings);
-  };
   const auto no_files = [](const SharedExchange& exchange) { exchange->Fail(501, kNoFiles); };
-  for (const char* path : {"/api/embed", "/api/embeddings"}) routes.Post(path, no_embeddings);
+  routes.Generation("/api/embed", [backend](const SharedExchange& exchange) {
+    Embed(backend, /*is_old=*/false, exchange);
+  });
+  routes.Generation("/api/embeddings", [backend](const SharedExchange& exchange) {
+    Embed(backend, /*is_old=*/true, exchange);
+  });
   for (const char* path : {"/api/copy", "/api/create", "/api/push"}) routes.Post(path, no_files);
   routes.Delete("/api/delete", no_files);
   return routes.Take();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "node/api/openai/openai_embeddings.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_request.h"
 #include "node/api/openai/openai_response.h"
@@ -33,6 +34,21 @@ void Complete(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
                       answer.model = model.name;
                       return std::make_unique<OpenAiWriter>(std::move(answer));
                     });
+}
+
+void Embed(ApiBackend* backend, const SharedExchange& exchange) {
+  absl::StatusOr<EmbeddingRequest> request = ParseEmbeddings(exchange->TakeBody());
+  if (!request.ok()) {
+    backend->Refuse(exchange, request.status());
+    return;
+  }
+  const bool is_base64 = request->is_base64;
+  backend->Embed(
+      exchange, *std::move(request),
+      [exchange, is_base64](const ApiBackend::ServedModel& model,
+                            const EmbeddingSession::Embeddings& embeddings) {
+        exchange->responder->Answer({.body = EmbeddingsJson(model.name, is_base64, embeddings)});
+      });
 }
 
 void Models(ApiBackend* backend, const SharedExchange& exchange) {
@@ -65,6 +81,8 @@ ApiRoutes OpenAiRoutes(ApiBackend* backend) {
     routes.Generation(base + "/chat/completions", [backend](const SharedExchange& exchange) {
       Complete(backend, /*chat=*/true, exchange);
     });
+    routes.Generation(base + "/embeddings",
+                      [backend](const SharedExchange& exchange) { Embed(backend, exchange); });
     routes.Get(base + "/models",
                [backend](const SharedExchange& exchange) { Models(backend, exchange); });
     const std::string models = base + "/models/";

@@ -1,0 +1,25 @@
+// Requests and responses of OpenAI's Embeddings API. Pure; no byte of a request is trusted.
+// https://platform.openai.com/docs/api-reference/embeddings
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
+#include "node/api/api_request.h"
+#include "node/api/embedding_session.h"
+
+namespace strata {
+
+// kInvalidArgument, kUnimplemented: the field and what is wrong (request_status.h).
+absl::StatusOr<EmbeddingRequest> ParseEmbeddings(absl::string_view body);
+
+// Inputs as a string, tokens, or an array of either, into `request`. `name`: of the field.
+absl::Status ReadEmbeddingInputs(const nlohmann::json& json, const std::string& name,
+                                 EmbeddingRequest* request);
+
+std::string EmbeddingsJson(const std::string& model, bool is_base64,
+                           const EmbeddingSession::Embeddings& embeddings);
+
+}  // namespace strata
