@@ -35,6 +35,7 @@ constexpr char kRunFooter[] = R"(
 Examples:
   strata run model.gguf "Once upon a time" --max-tokens 200
   strata run model.gguf - < beginning.txt
+  strata run model.gguf --embed "The sea"
 
 The model's file is needed on one node: the others get their layers from it and store them. The text
 goes to stdout, all else to stderr. MODEL may also name a loaded model, which then stays loaded.)";
@@ -389,6 +390,8 @@ void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
   AddCache(verb, &options->plan);
   verb->add_flag("--context-shift", options->generation.context_shift,
                  "At the context's end, drop the older half and continue, if the model can");
+  verb->add_flag("--embed", options->embed,
+                 "Print the prompt's embedding, a JSON array, instead of a text");
   verb->add_flag("--allow-mixed-versions", options->generation.allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }

@@ -63,6 +63,7 @@ struct RunOptions {
   PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
   std::optional<std::string> prompt;  // as given: "-" and none mean stdin's
   GenerateFlags generation;           // its prompt is the final one
+  bool embed = false;                 // the prompt's embedding instead of a text
 };
 absl::Status RunRun(const RunOptions& options);
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
 #include "node/client/generated_output.h"
@@ -154,6 +155,27 @@ absl::Status ModelSession::Generate(const GenerateFlags& options, GenerationRepo
   if (options.json) return WriteToStdout(GenerationJson(report));
   absl::FPrintF(stderr, "\n%s\n", GenerationSummary(report));
   return absl::OkStatus();
+}
+
+absl::Status ModelSession::Embed(const GenerateFlags& options, GenerationReport report) {
+  wire::GenerateRequest request;
+  request.set_model(absl::BytesToHexString(report.model.id));
+  request.set_prompt(options.prompt);
+  request.set_tokens_max(1);
+  request.mutable_sampler()->set_pooling(wire::POOLING_OF_MODEL);
+  nlohmann::ordered_json embedding, tokens;
+  const absl::Status status = client_->Generate(request, [&](const wire::GenerateEvent& event) {
+    if (event.has_started()) tokens = event.started().prompt();
+    if (event.has_token()) embedding = event.token().embedding();
+    return true;
+  });
+  if (!status.ok()) return WhyFailed(report.model.id, status);
+  if (embedding.empty()) return absl::InternalError("the request ended without a result");
+  if (!options.json) return WriteToStdout(embedding.dump() + "\n");
+  const nlohmann::ordered_json json = {{"model", report.model.name.str()},
+                                       {"prompt_tokens", tokens},
+                                       {"embedding", embedding}};
+  return WriteToStdout(json.dump() + "\n");
 }
 
 // The coordinator may know more about a failed model than the error of the request.

@@ -363,6 +363,10 @@ TEST_F(Api, EmbeddingsAreTheSameThroughEveryNode) {
       Post(0, "/v1/embeddings", {{"input", "The sea"}, {"dimensions", 4}}).body);
   ASSERT_EQ(cut["data"][0]["embedding"].size(), 4u);
   EXPECT_NEAR(length(cut["data"][0]["embedding"]), 1, 1e-5);
+  const Json printed = Run(1, {"run", name_, "--embed", "The sea", "--json"});
+  ASSERT_TRUE(printed.is_object()) << printed;
+  EXPECT_NEAR(length(printed["embedding"]), 1, 1e-5);
+  EXPECT_FALSE(printed["prompt_tokens"].empty());
   const HttpReply much = Post(0, "/v1/embeddings", {{"input", "x"}, {"dimensions", 99999}});
   EXPECT_EQ(much.status, 400) << much.body;
   EXPECT_THAT(much.body, HasSubstr("dimensions"));
