@@ -89,7 +89,7 @@ void WholeModel::Shift(int32_t slot, int32_t begin, int32_t delta) {
 
 absl::StatusOr<std::vector<float>> EmbeddingOf(const std::string& path,
                                                const std::vector<int32_t>& tokens,
-                                               llama_pooling_type pooling) {
+                                               enum llama_pooling_type pooling) {
   llama_model_params model_params = llama_model_default_params();
   ggml_backend_dev_t no_devices[] = {nullptr};
   model_params.devices = no_devices;

@@ -54,6 +54,6 @@ class WholeModel {
 // The embedding of a sequence that libllama pools itself, in one batch, made of length 1.
 absl::StatusOr<std::vector<float>> EmbeddingOf(const std::string& path,
                                                const std::vector<int32_t>& tokens,
-                                               llama_pooling_type pooling);
+                                               enum llama_pooling_type pooling);
 
 }  // namespace strata::testing
