@@ -10,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/models/fill_in_middle.h"
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "transport/base/steady_time.h"
@@ -50,6 +51,7 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
           ChatTemplatesOf(planned_->model->header(), options_.request).value_or(ChatTemplates())),
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
+      fill_in_middle_(FillInMiddleOf(planned_->model->header())),
       engine_(options_.inherited != nullptr
                   ? options_.inherited
                   : std::make_shared<GenerationEngine>(EngineOptionsFor(options_))),
@@ -529,6 +531,7 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   generation.tokens_max = request.tokens_max();
   generation.shift_context = request.shift_context();
   generation.keep_tokens = request.keep_tokens();
+  generation.truncate_prompt = request.truncate_prompt();
   generation.sampler = request.sampler();
   if (request.tokens_size() > 0) {
     generation.prompt.assign(request.tokens().begin(), request.tokens().end());
@@ -579,6 +582,9 @@ void Deployment::Generate(const wire::GenerateRequest& request,
 
 void Deployment::Add(GenerationRequest generation, const std::shared_ptr<GenerationCall>& call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
+  if (generation.truncate_prompt && generation.prompt.size() >= n_ctx) {
+    generation.prompt.resize(n_ctx - 1);
+  }
   if (generation.prompt.size() + 1 > n_ctx) {
     call->Refuse(absl::OutOfRangeError(PromptTooLong(generation.prompt.size(), n_ctx)));
     return;
@@ -675,6 +681,7 @@ wire::ModelStatus Deployment::Status() {
   status.set_tools_chat_template(chat_templates_.with_tools);
   status.set_bos_text(bos_text_);
   status.set_eos_text(eos_text_);
+  if (fill_in_middle_) *status.mutable_fill_in_middle() = *fill_in_middle_;
   for (wire::ModelStage& stage : Stages()) {
     status.set_n_vocab(std::max(status.n_vocab(), stage.info().n_vocab()));
     *status.add_stages() = std::move(stage);

@@ -204,6 +204,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const PrintableText name_;
   const ChatTemplates chat_templates_;
   const std::string bos_text_, eos_text_;
+  const std::optional<wire::FillInMiddle> fill_in_middle_;
   const std::shared_ptr<GenerationEngine> engine_;  // shared with its calls and the next deployment
 
   absl::Mutex load_mu_;                 // Load(), Unload…() and Diagnose(): one at a time

@@ -25,6 +25,8 @@ struct GenerationRequest {
   bool shift_context = false;
   uint32_t keep_tokens = 0;
 
+  bool truncate_prompt = false;  // to the context's length, instead of an error
+
   // Of a request that was begun elsewhere: the tokens generated there, which are not reported
   // again, and mirostat's running value after each of them. Counted in tokens_max.
   std::vector<int32_t> generated;

@@ -219,15 +219,16 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   if (r.first_us < 0) r.first_us = now_us;
   r.usage.prompt_us = r.first_us - r.admitted_us;
   r.usage.decode_us = now_us - r.first_us;
-  if (r.embeds()) {
+  const bool has_more = token.embedding_size() > 0 || token.prompt_size() > 0;
+  if (!token.end_of_generation() || has_more) {
     SchedulerEvent& event = events.emplace_back();
     event.request = r.id;
     event.token = token;
-    return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kDrop, now_us);
   }
   if (token.end_of_generation()) {
-    r.usage.end_token = token.token();
-    return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kKeep, now_us);
+    if (!r.embeds()) r.usage.end_token = token.token();
+    const Leave leave = r.embeds() ? Leave::kDrop : Leave::kKeep;
+    return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, leave, now_us);
   }
   r.pipelines_broken = 0;
   r.is_fed_again = false;
@@ -237,9 +238,6 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   --r.tokens_left;
   ++r.usage.tokens;
   ++stats.tokens;
-  SchedulerEvent& event = events.emplace_back();
-  event.request = r.id;
-  event.token = token;
   if (r.tokens_left == 0 || IsFull(r)) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
   } else if (r.kv_length() > facts.n_ctx) {
@@ -282,7 +280,7 @@ bool Scheduler::Impl::Resume(const PipelineFacts& pipeline) {
   for (const uint64_t id : std::vector<uint64_t>(running)) {
     Request& r = requests.at(id);
     r.needs_open = true;
-    if (r.embeds()) Preempt(&r);
+    if (r.needs_every_row()) Preempt(&r);
   }
   return true;
 }

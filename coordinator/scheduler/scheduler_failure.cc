@@ -40,7 +40,7 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
     Request* r = OwnerOf(slice);
     const bool can_roll_back = r != nullptr && slots.CanRollBack() && r->is_first_request() &&
                                !absl::IsDataLoss(status) && !r->quarantined && r->failures == 0 &&
-                               !was_edited(slice.slot) && !r->embeds();
+                               !was_edited(slice.slot) && !r->needs_every_row();
     if (can_roll_back) {
       slots.RollBack(slice.slot);
       r->needs_open = true;

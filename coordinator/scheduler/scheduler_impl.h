@@ -62,8 +62,11 @@ struct Scheduler::Impl {
       return position <= keep ? position : position + offset;
     }
     bool is_first_request() const { return offset == 0; }
-    // The last stage pools the states of its rows, from the first one on.
     bool embeds() const { return input.sampler.pooling() != wire::POOLING_OFF; }
+    // The last stage pools the states of its rows, or scores its prompt, from the first row on.
+    bool needs_every_row() const {
+      return embeds() || (input.sampler.prompt_logprobs() && tokens.size() == input.prompt.size());
+    }
   };
 
   // Rows of one request in a step.

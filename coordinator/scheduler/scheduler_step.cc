@@ -158,7 +158,7 @@ void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
 void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
   Request& r = *request;
   r.checkpoints.clear();
-  if (!slots.wants_checkpoints() || r.embeds()) return;
+  if (!slots.wants_checkpoints() || r.needs_every_row()) return;
   const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
   // Where this prompt parts from a known sequence, others will part too.
   const auto length = static_cast<uint32_t>(r.input.prompt.size());
@@ -179,7 +179,7 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
     return false;
   }
   const uint32_t known = slots.KnownPrefix(r.input.prompt);
-  const auto place = slots.Acquire(r.id, kv, CanShift(r.input), /*from_first=*/r.embeds());
+  const auto place = slots.Acquire(r.id, kv, CanShift(r.input), /*from_first=*/r.needs_every_row());
   if (!place) return false;
   r.slot = place->slot;
   r.needs_open = true;
@@ -199,7 +199,7 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
 // Feeding the same tokens twice would delay both requests.
 bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
   const bool can_copy = facts.cache.copy && facts.cache.trim && facts.cache.window_tokens == 0;
-  if (!policy.keep_prefixes || !can_copy || CanShift(request.input) || request.embeds()) {
+  if (!policy.keep_prefixes || !can_copy || CanShift(request.input) || request.needs_every_row()) {
     return false;
   }
   std::optional<uint32_t> cached;

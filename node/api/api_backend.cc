@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/request/request_status.h"
 #include "node/api/answer_grammar.h"
+#include "node/api/infill_prompt.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -42,19 +43,55 @@ ChatTemplate::Source TemplateOf(const wire::ModelStatus& model, bool with_tools)
           .eos = model.eos_text()};
 }
 
-// To the first `dimensions` of each, of length 1. kInvalidArgument: the model has fewer.
-absl::Status CutEmbeddings(uint32_t dimensions, std::vector<std::vector<float>>* vectors) {
-  for (std::vector<float>& vector : *vectors) {
-    if (dimensions > vector.size()) {
+absl::StatusOr<ApiEmbeddings> EmbeddingsOf(const absl::StatusOr<PromptBatch::Results>& results,
+                                           std::optional<uint32_t> dimensions) {
+  if (!results.ok()) return results.status();
+  ApiEmbeddings embeddings = {.prompt_tokens = results->prompt_tokens};
+  for (const wire::SampledToken& token : results->tokens) {
+    const auto& all = token.embedding();
+    if (all.empty()) return absl::UnavailableError("the cluster gave no embedding; try again");
+    std::vector<float>& vector = embeddings.vectors.emplace_back(all.begin(), all.end());
+    if (!dimensions) continue;
+    if (*dimensions > vector.size()) {
       return BadParam("dimensions", absl::StrCat("the model has ", vector.size()));
     }
-    vector.resize(dimensions);
+    vector.resize(*dimensions);
     double squares = 0;
     for (const float value : vector) squares += double{value} * value;
     if (squares == 0) continue;
     for (float& value : vector) value = static_cast<float>(value / std::sqrt(squares));
   }
-  return absl::OkStatus();
+  return embeddings;
+}
+
+// The words are Qwen3-Reranker's.
+ApiRequest RankChat(const RankRequest& request, const std::string& document) {
+  const std::string instruction =
+      request.instruction.empty()
+          ? "Given a web search query, retrieve relevant passages that answer the query"
+          : request.instruction;
+  return {.chat = true,
+          .model = request.model,
+          .messages = {{.role = "system",
+                        .content = "Judge whether the Document meets the requirements based on the "
+                                   "Query and the Instruct provided. Note that the answer can only "
+                                   "be \"yes\" or \"no\"."},
+                       {.role = "user",
+                        .content = absl::StrCat("<Instruct>: ", instruction, "\n<Query>: ",
+                                                request.query, "\n<Document>: ", document)}},
+          .template_variables = R"({"enable_thinking":false})",
+          .thought_tokens_max = 0};
+}
+
+absl::StatusOr<ApiScores> ScoresOf(const absl::StatusOr<PromptBatch::Results>& results) {
+  if (!results.ok()) return results.status();
+  ApiScores scores = {.prompt_tokens = results->prompt_tokens};
+  for (const wire::SampledToken& token : results->tokens) {
+    if (token.top_size() < 2) return absl::UnavailableError("the cluster gave no score; try again");
+    const double yes_over_no = double{token.top(0).logprob()} - token.top(1).logprob();
+    scores.scores.push_back(1 / (1 + std::exp(-yes_over_no)));
+  }
+  return scores;
 }
 
 class TokenListener final : public GenerationListener {
@@ -158,28 +195,93 @@ void ApiBackend::Generate(const SharedExchange& exchange, ApiRequest request,
 
 void ApiBackend::Embed(const SharedExchange& exchange, EmbeddingRequest request,
                        OnEmbeddings then) {
-  const auto shared = std::make_shared<EmbeddingRequest>(std::move(request));  // by the callbacks
-  WithModel(shared->model, exchange,
-            [this, exchange, shared, then = std::move(then)](const wire::ModelStatus& model) {
-              ServedModel served = {.name = model.name(), .n_ctx = model.n_ctx()};
-              EmbeddingSession::Start(
-                  gateway_,
-                  {.inputs = std::move(shared->inputs),
-                   .request_id = exchange->http.id,
-                   .record = exchange->record,
-                   .client = exchange->http.client,
-                   .model_name = model.name(),
-                   .model_id = absl::BytesToHexString(model.model_id())},
-                  exchange->responder, counters_,
-                  [exchange, shared, then, served = std::move(served)](
-                      absl::StatusOr<EmbeddingSession::Embeddings> embeddings) {
-                    absl::Status status = embeddings.status();
-                    if (status.ok() && shared->dimensions) {
-                      status = CutEmbeddings(*shared->dimensions, &embeddings->vectors);
-                    }
-                    status.ok() ? then(served, *embeddings) : exchange->Fail(status);
-                  });
+  const auto embed = [this, exchange, inputs = std::move(request.inputs),
+                      truncates = request.truncates, dimensions = request.dimensions,
+                      then = std::move(then)](const wire::ModelStatus& model) {
+    ServedModel served = {.name = model.name(), .n_ctx = model.n_ctx()};
+    PromptBatch::Options batch = {
+        .request_id = exchange->http.id, .record = exchange->record, .model_name = model.name()};
+    for (const ApiPrompt& input : inputs) {
+      wire::GenerateRequest& one = batch.requests.emplace_back();
+      one.set_model(absl::BytesToHexString(model.model_id()));
+      one.set_client(exchange->http.client);
+      one.set_prompt(input.text);
+      one.mutable_tokens()->Assign(input.tokens.begin(), input.tokens.end());
+      one.set_truncate_prompt(truncates);
+      one.set_tokens_max(1);
+      one.mutable_sampler()->set_pooling(wire::POOLING_OF_MODEL);
+    }
+    PromptBatch::Start(gateway_, std::move(batch), exchange->responder, counters_,
+                       [exchange, dimensions, then, served = std::move(served)](
+                           const absl::StatusOr<PromptBatch::Results>& results) {
+                         const auto embeddings = EmbeddingsOf(results, dimensions);
+                         embeddings.ok() ? then(served, *embeddings)
+                                         : exchange->Fail(embeddings.status());
+                       });
+  };
+  WithModel(request.model, exchange, embed);
+}
+
+struct ApiBackend::Ranking {
+  SharedExchange exchange;
+  RankRequest request;
+  OnScores then;
+  std::vector<int32_t> answers;  // the tokens that begin "yes" and "no"
+  PromptBatch::Options batch;
+  uint32_t n_ctx = 0;
+};
+
+void ApiBackend::Rank(const SharedExchange& exchange, RankRequest request, OnScores then) {
+  Rank(std::make_shared<Ranking>(  // by the callbacks
+      Ranking{.exchange = exchange, .request = std::move(request), .then = std::move(then)}));
+}
+
+void ApiBackend::Rank(std::shared_ptr<Ranking> ranking) {
+  Ranking& r = *ranking;
+  if (r.answers.size() < 2) {
+    ApiRequest word = {.model = r.request.model,
+                       .prompts = {{.text = r.answers.empty() ? "yes" : "no"}},
+                       .no_special = true};
+    Tokenize(r.exchange, std::move(word), [this, ranking](const std::vector<int32_t>& tokens) {
+      ranking->answers.push_back(tokens.empty() ? -1 : tokens[0]);
+      Rank(ranking);
+    });
+    return;
+  }
+  if (r.answers[0] < 0 || r.answers[0] == r.answers[1]) {
+    r.exchange->Fail(501, "this model has no tokens that tell \"yes\" from \"no\"");
+    return;
+  }
+  if (r.batch.requests.size() < r.request.documents.size()) {
+    ApiRequest chat = RankChat(r.request, r.request.documents[r.batch.requests.size()]);
+    Prepare(r.exchange, std::move(chat),
+            [this, ranking](const CompletionSession::Options& session) {
+              ranking->batch.model_name = session.model_name;
+              ranking->n_ctx = session.n_ctx;
+              wire::GenerateRequest& one = ranking->batch.requests.emplace_back();
+              one.set_model(session.model_id);
+              one.set_client(session.client);
+              one.set_prompt(session.request.prompts[0].text);
+              one.set_parse_special(session.parse_special);
+              one.set_no_special(session.no_special);
+              one.set_tokens_max(1);
+              for (const int32_t answer : ranking->answers) {
+                one.mutable_sampler()->add_logprob_tokens(answer);
+              }
+              Rank(ranking);
             });
+    return;
+  }
+  r.batch.request_id = r.exchange->http.id;
+  r.batch.record = r.exchange->record;
+  PromptBatch::Start(
+      gateway_, std::move(r.batch), r.exchange->responder, counters_,
+      [ranking](const absl::StatusOr<PromptBatch::Results>& results) {
+        const auto scores = ScoresOf(results);
+        scores.ok()
+            ? ranking->then({.name = ranking->batch.model_name, .n_ctx = ranking->n_ctx}, *scores)
+            : ranking->exchange->Fail(scores.status());
+      });
 }
 
 void ApiBackend::Render(SharedExchange exchange, ApiRequest chat, OnPrompt then) {
@@ -227,9 +329,16 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
   session.model_name = model.name();
   session.model_id = absl::BytesToHexString(model.model_id());
   session.tokens_max = session.request.tokens_max.value_or(model.n_ctx());
+  // The prompt's come with the first token.
+  if (session.request.sampler.prompt_logprobs() && session.tokens_max == 0) session.tokens_max = 1;
   session.n_ctx = model.n_ctx();
   session.parse_special = session.request.parse_special;
   session.no_special = session.request.no_special;
+  if (session.request.infill) {
+    absl::Status status = FillPrompts(model, &session.request);
+    if (!status.ok()) return call.exchange->Fail(status);
+    session.parse_special = true;
+  }
   if (session.request.chat) {
     PrepareChat(call, model, fresh, std::move(session));
     return;

@@ -14,8 +14,8 @@
 #include "node/api/api_request.h"
 #include "node/api/api_response.h"
 #include "node/api/completion_session.h"
-#include "node/api/embedding_session.h"
 #include "node/api/model_names.h"
+#include "node/api/prompt_batch.h"
 #include "node/chat/template_check.h"
 #include "node/chat/template_pool.h"
 #include "node/gateway/gateway.h"
@@ -47,9 +47,14 @@ class ApiBackend {
   void Generate(const SharedExchange& exchange, ApiRequest request, NewWriter new_writer);
 
   // Calls `then` with the embeddings of the inputs, cut to the dimensions that are wanted.
-  using OnEmbeddings =
-      std::function<void(const ServedModel& model, const EmbeddingSession::Embeddings&)>;
+  using OnEmbeddings = std::function<void(const ServedModel& model, const ApiEmbeddings&)>;
   void Embed(const SharedExchange& exchange, EmbeddingRequest request, OnEmbeddings then);
+
+  // Calls `then` with each document's score: how likely the model's answer is "yes" and not "no",
+  // as Qwen3-Reranker is asked (https://huggingface.co/Qwen/Qwen3-Reranker-0.6B), in the model's
+  // own chat template.
+  using OnScores = std::function<void(const ServedModel& model, const ApiScores&)>;
+  void Rank(const SharedExchange& exchange, RankRequest request, OnScores then);
 
   // Calls `then` with the chat as its template renders it.
   using OnPrompt = std::function<void(const std::string& prompt)>;
@@ -75,6 +80,9 @@ class ApiBackend {
 
   absl::StatusOr<const wire::ModelStatus*> FindIn(const absl::StatusOr<Gateway::Models>& models,
                                                   const std::string& name) const;
+  struct Ranking;
+  // The next of the two answers, then of the documents; then scores them.
+  void Rank(std::shared_ptr<Ranking> ranking);
   void FindListedModel(const std::string& name, const SharedExchange& exchange, OnListedModel then);
   void Prepare(SharedExchange exchange, ApiRequest request,
                std::function<void(CompletionSession::Options)> then);

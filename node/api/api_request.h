@@ -24,7 +24,7 @@ inline constexpr size_t kApiStopTokensMax = 256;
 inline constexpr size_t kApiAnswerChoicesMax = 1024;       // strings of which the output is one
 inline constexpr uint32_t kApiOutputTokensMax = 1u << 24;  // to generate
 inline constexpr size_t kApiMessagesMax = 4096;
-inline constexpr size_t kApiEmbeddingsMax = 2048;  // inputs of a request
+inline constexpr size_t kApiInputsMax = 2048;  // of a request: to embed, or documents to rank
 inline constexpr size_t kApiToolsMax = 256;
 inline constexpr size_t kApiToolNameBytesMax = 128;
 
@@ -36,10 +36,28 @@ struct ApiPrompt {
 
 // For embeddings.
 struct EmbeddingRequest {
-  std::string model;               // empty: the only one
-  std::vector<ApiPrompt> inputs;   // at least one, none of them empty
-  bool is_base64 = false;          // of floats, little-endian
+  std::string model;                   // empty: the only one
+  std::vector<ApiPrompt> inputs;       // at least one, none of them empty
+  bool is_base64 = false;              // of floats, little-endian
+  bool truncates = false;              // inputs that exceed the context lose their end
   std::optional<uint32_t> dimensions;  // the first so many, made of length 1 again; unset: all
+};
+
+// How well each document answers a query.
+struct RankRequest {
+  std::string model;                   // empty: the only one
+  std::string query;                   // not empty
+  std::string instruction;             // what counts; empty: as of a search on the web
+  std::vector<std::string> documents;  // at least one
+};
+
+// The output is to stand between each prompt and a suffix.
+struct ApiInfill {
+  struct File {
+    std::string name, text;
+  };
+  std::string suffix;
+  std::vector<File> files;  // others that are shown to the model
 };
 
 struct ApiRequest {
@@ -47,6 +65,7 @@ struct ApiRequest {
   std::string model;                  // empty: the only one
   std::vector<ApiPrompt> prompts;     // of a completion; at least one
   std::vector<ChatMessage> messages;  // of a chat; at least one
+  std::optional<ApiInfill> infill;    // of a completion of texts
   uint32_t n = 1;                     // choices for each prompt
   bool stream = false;
   bool include_usage = false;
@@ -64,7 +83,7 @@ struct ApiRequest {
   // At the context's end, where the model can: forget the older half behind `keep_tokens`.
   bool shift_context = false;
   uint32_t keep_tokens = 0;
-  bool echo = false;     // of a completion: the output begins with the prompt
+  bool echo = false;  // of a completion: the output begins with the prompt, and so do its logprobs
   uint32_t best_of = 0;  // of a completion: how many of the `n` are returned; 0: all
   // Of a chat: how its template renders the prompt (ChatTemplate::RenderOptions).
   bool ends_with_opening = true;

@@ -23,6 +23,16 @@ struct ApiUsage {
   absl::Duration total = absl::ZeroDuration();
 };
 
+struct ApiEmbeddings {
+  std::vector<std::vector<float>> vectors;  // of each input, of length 1
+  uint64_t prompt_tokens = 0;
+};
+
+struct ApiScores {
+  std::vector<double> scores;  // of each document, from 0 to 1
+  uint64_t prompt_tokens = 0;
+};
+
 // A tool call, or the next piece of it.
 struct ApiCallPiece {
   uint32_t index = 0;
@@ -43,6 +53,7 @@ struct ApiPiece {
   bool logprobs = false;
   std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: the tokens of `text`
   std::vector<uint64_t> text_offsets = {};      // of a completion: the character each begins in
+  bool begins_prompt = false;  // the first one is a prompt's, and has no log-probability
   std::vector<ApiCallPiece> calls = {};
   ApiUsage usage = {};  // of the response so far, without its times
 };

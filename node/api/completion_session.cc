@@ -229,6 +229,8 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
     absl::MutexLock lock(mu_);
     Choice& choice = choices_[index];
     if (over_ || choice.ended || choice.complete() || choice.next_prompt) return;
+    if (token.prompt_size() > 0) EchoTokens(&choice, token);
+    if (token.end_of_generation() || options_.request.tokens_max == 0) return;
     choice.logprob += token.logprob();
     ++choice.tokens;
     ++usage_.completion_tokens;
@@ -244,6 +246,38 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
     if (choice.complete() || choice.next_prompt) complete = choice.control;
   }
   if (complete != nullptr) complete->Finish();
+}
+
+void CompletionSession::EchoTokens(Choice* choice, const wire::SampledToken& token) {
+  std::vector<wire::SampledToken> echoed;
+  std::string text;
+  for (const wire::PromptToken& of_prompt : token.prompt()) {
+    wire::SampledToken& one = echoed.emplace_back();
+    one.set_token(of_prompt.token().token());
+    one.set_piece(of_prompt.token().piece());
+    one.set_logprob(of_prompt.token().logprob());
+    *one.mutable_top() = of_prompt.top();
+    text += one.piece();
+  }
+  ApiPiece& piece = choice->piece;
+  if (piece.text.empty()) {  // the client has sent tokens
+    choice->characters.Add(text);
+    piece.text = text;
+  } else if (text == absl::StrCat(" ", piece.text)) {  // some vocabularies put it there
+    for (wire::SampledToken& one : echoed) {
+      if (one.piece().empty()) continue;
+      one.mutable_piece()->erase(0, 1);
+      break;
+    }
+  }
+  if (!options_.request.logprobs) return;
+  CharacterCount characters;
+  for (wire::SampledToken& one : echoed) {
+    piece.text_offsets.push_back(characters.PositionOf(one.piece()));
+    characters.Add(one.piece());
+    piece.tokens.push_back(std::move(one));
+  }
+  piece.begins_prompt = true;
 }
 
 void CompletionSession::FollowThought(size_t index, absl::string_view piece, OutputPiece* read) {
@@ -319,7 +353,8 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
       if (index % options_.request.n == 0 && choice.generation == 0) {
         usage_.cached_tokens += usage.cached_tokens;
       }
-      const bool is_whole = stopped || (!goes_on && reason == FinishReason::kEndOfGeneration);
+      const bool is_whole = stopped || (!goes_on && reason == FinishReason::kEndOfGeneration &&
+                                        options_.request.tokens_max != 0);
       Append(&choice,
              ReadPiece(&choice, choice.filter->Finish(), is_whole ? Last::kEnded : Last::kCut));
       choice.piece.finish_reason = is_whole ? "stop" : "length";
@@ -419,7 +454,7 @@ void CompletionSession::Send(Choice* choice) {
   } else if (!events.empty()) {
     responder_->Write(events);
   }
-  piece.first = false;
+  piece.first = piece.begins_prompt = false;
   piece.text.clear();
   piece.thought.clear();
   piece.tokens.clear();

@@ -111,6 +111,9 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   StopStringFilter::Options FilterOptions() const;
   std::unique_ptr<OutputReader> NewReader(size_t index, bool begins_answer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The prompt of the choice, which came with its first token.
+  void EchoTokens(Choice* choice, const wire::SampledToken& token)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   OutputPiece ReadPiece(Choice* choice, std::string text, Last last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts a thought's tokens; sets `next_prompt` where it has to end, or has ended.

@@ -183,4 +183,9 @@ void ReadContextShift(FieldReader* fields, ApiRequest* request) {
       static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
 }
 
+void ReadSuffix(FieldReader* fields, ApiRequest* request) {
+  auto suffix = fields->Text("suffix");
+  if (suffix && !suffix->empty()) request->infill = ApiInfill{.suffix = *std::move(suffix)};
+}
+
 }  // namespace strata

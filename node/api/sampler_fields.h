@@ -22,5 +22,7 @@ void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names
                    ApiRequest* request);
 // llama.cpp's fields for the context's end.
 void ReadContextShift(FieldReader* fields, ApiRequest* request);
+// OpenAI's "suffix"; an empty one is none.
+void ReadSuffix(FieldReader* fields, ApiRequest* request);
 
 }  // namespace strata

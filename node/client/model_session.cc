@@ -172,9 +172,8 @@ absl::Status ModelSession::Embed(const GenerateFlags& options, GenerationReport 
   if (!status.ok()) return WhyFailed(report.model.id, status);
   if (embedding.empty()) return absl::InternalError("the request ended without a result");
   if (!options.json) return WriteToStdout(embedding.dump() + "\n");
-  const nlohmann::ordered_json json = {{"model", report.model.name.str()},
-                                       {"prompt_tokens", tokens},
-                                       {"embedding", embedding}};
+  const nlohmann::ordered_json json = {
+      {"model", report.model.name.str()}, {"prompt_tokens", tokens}, {"embedding", embedding}};
   return WriteToStdout(json.dump() + "\n");
 }
 

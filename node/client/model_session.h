@@ -68,8 +68,8 @@ class ModelSession {
   // Generates with the model of `report`, and writes the result. kCancelled: interrupted; else the
   // error of stdout, of the model, or of the request.
   absl::Status Generate(const GenerateFlags& options, GenerationReport report);
-  // Writes the embedding of the prompt as a JSON array; with `json` in an object, with the model and the
-  // prompt's tokens. Errors as of Generate().
+  // Writes the embedding of the prompt as a JSON array; with `json` in an object, with the model
+  // and the prompt's tokens. Errors as of Generate().
   absl::Status Embed(const GenerateFlags& options, GenerationReport report);
 
  private:

@@ -73,7 +73,7 @@ class ResumableGeneration final : public GenerationListener {
   // Drops a token that the client has. REQUIRES: none is left out.
   void OnToken(const wire::SampledToken& token) override {
     if (token.position() < next_position()) return;
-    if (token.embedding().empty()) tokens_.push_back(token.token());  // else it ends with it
+    if (!token.end_of_generation()) tokens_.push_back(token.token());
     if (request_.sampler().mirostat() != 0) mirostat_mu_.push_back(token.mirostat_mu());
     sink_->OnToken(token);
   }

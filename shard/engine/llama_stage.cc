@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   next.swap(next_);
   std::swap(streams, streams_);
   const bool had_edits = std::exchange(has_pending_edits_, false);
-  const bool embeds = std::exchange(embeds_, false);
+  const bool was_embedded = std::exchange(is_embedded_, false);
   watch_ = &watch;
   std::vector<float> output;
   const absl::Status status = Decode(batch);
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   kept_logits_.clear();
   graph_rows_.clear();
   has_pending_edits_ = had_edits;
-  embeds_ = embeds;
+  is_embedded_ = was_embedded;
   std::swap(streams, streams_);
   next.swap(next_);
   context.swap(context_);
@@ -206,14 +206,17 @@ absl::Status LlamaStage::Check(const Batch& batch) const {
   }
 
   if (!facts.is_last) {
-    return CheckLength("output_rows", batch.output_rows.size() + batch.embedding_rows.size(), 0);
+    return CheckLength(
+        "output_rows",
+        batch.output_rows.size() + batch.scored_rows.size() + batch.embedded_rows.size(), 0);
   }
   if (batch.output_rows.size() > config_.n_outputs_max) {
     return absl::InvalidArgumentError(absl::StrCat("logits of ", batch.output_rows.size(),
                                                    " rows are requested; there is room for ",
                                                    config_.n_outputs_max));
   }
-  for (const absl::Span<const uint32_t> rows : {batch.output_rows, batch.embedding_rows}) {
+  for (const absl::Span<const uint32_t> rows :
+       {batch.output_rows, batch.scored_rows, batch.embedded_rows}) {
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i] >= n || (i > 0 && rows[i] <= rows[i - 1])) {
         return absl::InvalidArgumentError("output rows must rise and lie in the batch");
@@ -228,7 +231,6 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   out_rows_ = 0;
   output_rows_.clear();
   kept_logits_.clear();
-  embeddings_.clear();
   used_lookahead_ = false;
   if (absl::Status status = Check(batch); !status.ok()) return status;
   if (absl::Status status = CheckMapped(); !status.ok()) return status;
@@ -249,41 +251,47 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   return absl::OkStatus();
 }
 
-std::vector<std::vector<uint32_t>> LlamaStage::GroupsOf(const Batch& batch) const {
-  const size_t n = batch.slots.size();
-  std::vector<uint32_t> plain(n);
-  std::iota(plain.begin(), plain.end(), 0);
-  std::erase_if(plain, [&batch](uint32_t row) {
-    return std::binary_search(batch.embedding_rows.begin(), batch.embedding_rows.end(), row);
-  });
-  if (plain.empty()) return {};
-  if (!config_.has_equal_graphs) return {std::move(plain)};
-  std::vector<int32_t> sequences;
-  for (const uint32_t row : plain) sequences.push_back(Sequence(batch.slots[row]));
-  std::vector<std::vector<uint32_t>> groups = EqualGroups(sequences);
-  for (std::vector<uint32_t>& group : groups) {
-    for (uint32_t& row : group) row = plain[row];
+std::vector<LlamaStage::Group> LlamaStage::PartsOf(const Batch& batch) const {
+  // Of each row: rises within a slot; even where it is not embedded, else odd.
+  std::vector<uint32_t> phases(batch.slots.size());
+  std::vector<uint32_t> slot_phases(config_.facts.n_seq_max, 0);
+  uint32_t n_phases = 1;
+  for (uint32_t row = 0; row < phases.size(); ++row) {
+    uint32_t& phase = slot_phases[batch.slots[row]];
+    phase += (phase % 2 == 1) != absl::c_binary_search(batch.embedded_rows, row);
+    phases[row] = phase;
+    n_phases = std::max(n_phases, phase + 1);
   }
-  return groups;
+  std::vector<Group> parts;
+  for (uint32_t phase = 0; phase < n_phases; ++phase) {
+    const bool is_embedded = phase % 2 == 1;
+    bool begins = true;
+    size_t outputs = 0;  // of the last part
+    for (uint32_t row = 0; row < phases.size(); ++row) {
+      if (phases[row] != phase) continue;
+      const bool is_output = is_embedded || absl::c_binary_search(batch.output_rows, row) ||
+                             absl::c_binary_search(batch.scored_rows, row);
+      if (std::exchange(begins, false) || (is_output && outputs == config_.n_outputs_max)) {
+        parts.push_back({.is_embedded = is_embedded});
+        outputs = 0;
+      }
+      outputs += is_output;
+      parts.back().rows.push_back(row);
+    }
+  }
+  return parts;
 }
 
-std::vector<std::vector<uint32_t>> LlamaStage::EmbeddingGroupsOf(const Batch& batch) const {
-  std::vector<uint32_t> rows(batch.embedding_rows.begin(), batch.embedding_rows.end());
-  const auto starts_anew = [&](uint32_t before, uint32_t row) {
-    return config_.has_equal_graphs && batch.slots[before] != batch.slots[row];
-  };
-  // One sequence to a graph is always as many rows of each.
-  if (config_.has_equal_graphs) {
-    absl::c_stable_sort(
-        rows, [&batch](uint32_t a, uint32_t b) { return batch.slots[a] < batch.slots[b]; });
-  }
-  std::vector<std::vector<uint32_t>> groups;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (groups.empty() || groups.back().size() == config_.n_outputs_max ||
-        starts_anew(rows[i - 1], rows[i])) {
-      groups.emplace_back();
+std::vector<LlamaStage::Group> LlamaStage::GroupsOf(const Batch& batch) const {
+  if (!config_.has_equal_graphs) return PartsOf(batch);
+  std::vector<Group> groups;
+  for (const Group& part : PartsOf(batch)) {
+    std::vector<int32_t> sequences;
+    for (const uint32_t row : part.rows) sequences.push_back(Sequence(batch.slots[row]));
+    for (std::vector<uint32_t>& rows : EqualGroups(sequences)) {
+      for (uint32_t& row : rows) row = part.rows[row];
+      groups.push_back({.rows = std::move(rows), .is_embedded = part.is_embedded});
     }
-    groups.back().push_back(rows[i]);
   }
   return groups;
 }
@@ -294,24 +302,17 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
     out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
   }
   if (absl::Status status = GatherStreams(batch); !status.ok()) return status;
-  const std::vector<std::vector<uint32_t>> groups = GroupsOf(batch);
-  const std::vector<std::vector<uint32_t>> embedding_groups = EmbeddingGroupsOf(batch);
-  const bool is_one_graph = groups.size() + embedding_groups.size() == 1;
-  for (const std::vector<uint32_t>& rows : groups) {
-    if (absl::Status status = Run(batch, rows, /*embeds=*/false); !status.ok()) return status;
+  const std::vector<Group> groups = GroupsOf(batch);
+  for (const Group& group : groups) {
+    if (absl::Status status = Run(batch, group); !status.ok()) return status;
     // Later graphs overwrite the logits of earlier ones.
-    if (!is_one_graph && config_.facts.is_last) KeepLogits(batch, rows);
-  }
-  embeddings_.resize(batch.embedding_rows.size() * config_.facts.n_embd_out);
-  for (const std::vector<uint32_t>& rows : embedding_groups) {
-    absl::Status status = Run(batch, rows, /*embeds=*/true);
-    if (status.ok()) status = KeepEmbeddings(batch, rows);
-    if (!status.ok()) return status;
+    if (groups.size() > 1 && config_.facts.is_last) KeepLogits(batch, group.rows);
+    if (absl::Status status = Show(batch, group); !status.ok()) return status;
   }
   graph_rows_.clear();
-  if (is_one_graph && groups.size() == 1 && !absl::c_is_sorted(groups[0])) {
+  if (groups.size() == 1 && !absl::c_is_sorted(groups[0].rows)) {
     graph_rows_.resize(n);
-    for (uint32_t i = 0; i < n; ++i) graph_rows_[groups[0][i]] = i;
+    for (uint32_t i = 0; i < n; ++i) graph_rows_[groups[0].rows[i]] = i;
   }
   return absl::OkStatus();
 }
@@ -357,7 +358,7 @@ bool LlamaStage::BeginLookahead(const Batch& batch) {
   UndoLookahead();
   const Facts& facts = config_.facts;
   if (!config_.is_async || !facts.is_first || !facts.is_last || !KeepsEveryPosition() ||
-      has_pending_edits_ || !batch.embedding_rows.empty() || !Check(batch).ok()) {
+      has_pending_edits_ || !Check(batch).ok()) {
     return false;
   }
   if (GroupsOf(batch).size() > 1) return false;  // their logits must be read between them
@@ -374,7 +375,7 @@ bool LlamaStage::FinishLookahead(const Batch& batch) {
   if (lookahead_.tokens.empty()) return false;
   if (batch.tokens == lookahead_.tokens && batch.positions == lookahead_.positions &&
       batch.slots == lookahead_.slots && batch.output_rows == lookahead_.output_rows &&
-      batch.embedding_rows.empty()) {
+      batch.scored_rows.empty() && batch.embedded_rows.empty()) {
     lookahead_ = {};
     return true;
   }
@@ -403,7 +404,18 @@ absl::Span<const float> LlamaStage::Incoming(const Batch& batch, absl::Span<cons
   return scratch_;
 }
 
-absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows, bool embeds) {
+void LlamaStage::SetEmbedded(bool is_embedded) {
+  if (std::exchange(is_embedded_, is_embedded) == is_embedded) return;
+  llama_set_embeddings(context_.get(), is_embedded);
+  // The other kind of graph has equally many nodes and tensors in another order, which libllama
+  // does not notice: it would write to the wrong ones. It reserves room for its graphs anew where a
+  // control vector is cleared, and there is none.
+  llama_set_adapter_cvec(context_.get(), nullptr, 0, static_cast<int32_t>(config_.facts.n_embd), 0,
+                         0);
+}
+
+absl::Status LlamaStage::Run(const Batch& batch, const Group& group) {
+  const std::vector<uint32_t>& rows = group.rows;
   const size_t n = rows.size();
   const bool writes_input = !config_.input_tensor.empty();
   const bool takes_tokens = config_.facts.is_first || writes_input;
@@ -415,10 +427,10 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   slot_pointer_.resize(n);
   // Every row must reach the stage's end; libllama drops rows that are no outputs in its last
   // layer.
-  is_output_.assign(n, config_.facts.is_last && !embeds ? 0 : 1);
+  is_output_.assign(n, config_.facts.is_last && !group.is_embedded ? 0 : 1);
   for (size_t i = 0; i < n; ++i) {
-    if (std::binary_search(batch.output_rows.begin(), batch.output_rows.end(), rows[i])) {
-      is_output_[i] = 1;
+    for (const absl::Span<const uint32_t> outputs : {batch.output_rows, batch.scored_rows}) {
+      if (absl::c_binary_search(outputs, rows[i])) is_output_[i] = 1;
     }
     if (config_.facts.is_first) token_[i] = batch.tokens[rows[i]];
     for (int axis = 0; axis < std::min(n_pos, 3); ++axis) {
@@ -447,9 +459,7 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   if (config_.pools_embeddings) {
     llama_set_embeddings(context_.get(), n > config_.n_unpooled_max);
   }
-  if (config_.facts.is_last && std::exchange(embeds_, embeds) != embeds) {
-    llama_set_embeddings(context_.get(), embeds);
-  }
+  if (config_.facts.is_last) SetEmbedded(group.is_embedded);
   LogCapture log;
   int32_t result = 0;
   try {
@@ -504,29 +514,26 @@ void LlamaStage::KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows)
   const size_t n_vocab = config_.facts.n_vocab;
   kept_logits_.resize(batch.output_rows.size() * n_vocab);
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (is_output_[i] == 0) continue;
+    const auto output = absl::c_lower_bound(batch.output_rows, rows[i]);
+    if (output == batch.output_rows.end() || *output != rows[i]) continue;
     const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(i));
-    const auto output =
-        std::lower_bound(batch.output_rows.begin(), batch.output_rows.end(), rows[i]);
     if (logits == nullptr) continue;
     std::copy_n(logits, n_vocab,
                 kept_logits_.data() + (output - batch.output_rows.begin()) * n_vocab);
   }
 }
 
-absl::Span<const float> LlamaStage::Embedding(size_t i) {
-  const size_t n = config_.facts.n_embd_out;
-  if ((i + 1) * n > embeddings_.size()) return {};
-  return absl::MakeConstSpan(embeddings_).subspan(i * n, n);
-}
-
-absl::Status LlamaStage::KeepEmbeddings(const Batch& batch, absl::Span<const uint32_t> rows) {
-  const size_t n_embd = config_.facts.n_embd_out;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const float* state = llama_get_embeddings_ith(context_.get(), static_cast<int32_t>(i));
-    if (state == nullptr) return absl::InternalError("libllama has no embedding of a row");
-    const auto row = absl::c_lower_bound(batch.embedding_rows, rows[i]);
-    std::copy_n(state, n_embd, embeddings_.data() + (row - batch.embedding_rows.begin()) * n_embd);
+absl::Status LlamaStage::Show(const Batch& batch, const Group& group) {
+  if (!group.is_embedded && batch.scored_rows.empty()) return absl::OkStatus();
+  const size_t n = group.is_embedded ? config_.facts.n_embd_out : config_.facts.n_vocab;
+  for (size_t i = 0; i < group.rows.size(); ++i) {
+    const uint32_t row = group.rows[i];
+    if (!group.is_embedded && !absl::c_binary_search(batch.scored_rows, row)) continue;
+    const auto at = static_cast<int32_t>(i);
+    const float* output = group.is_embedded ? llama_get_embeddings_ith(context_.get(), at)
+                                            : llama_get_logits_ith(context_.get(), at);
+    if (output == nullptr) return absl::InternalError("libllama has no output of a row");
+    batch.observe(row, {output, n});
   }
   return absl::OkStatus();
 }

@@ -74,7 +74,6 @@ class LlamaStage final : public Stage {
   absl::StatusOr<std::vector<float>> DecodeApart(const Batch& batch,
                                                  const LayerWatch& watch) override;
   absl::Span<const float> Logits(size_t i) override;
-  absl::Span<const float> Embedding(size_t i) override;
   absl::Status Apply(const wire::KvEdit& edit) override;
   void Clear() override;
   Held SlotStateOf(int32_t slot) const override;
@@ -95,10 +94,16 @@ class LlamaStage final : public Stage {
   bool KeepsEveryPosition() const {
     return config_.ability.trim && llama_model_n_swa(model_.get()) <= 0;
   }
-  // The rows of each graph: those without an embedding.
-  std::vector<std::vector<uint32_t>> GroupsOf(const Batch& batch) const;
-  // Those with one, of which each is an output.
-  std::vector<std::vector<uint32_t>> EmbeddingGroupsOf(const Batch& batch) const;
+  // Rows that are run together. Where they are embedded, all are.
+  struct Group {
+    std::vector<uint32_t> rows;
+    bool is_embedded = false;
+  };
+  // The rows of the batch in parts with as many outputs as a graph may have; those of a slot in
+  // order.
+  std::vector<Group> PartsOf(const Batch& batch) const;
+  // The rows of each graph.
+  std::vector<Group> GroupsOf(const Batch& batch) const;
   // All rows, in one graph or several.
   absl::Status RunAll(const Batch& batch);
   // Waits until the device is done. Errors as of Decode().
@@ -106,11 +111,14 @@ class LlamaStage final : public Stage {
   // True: the batch is the one that was begun ahead, and is done. Else undoes the lookahead.
   bool FinishLookahead(const Batch& batch);
   void UndoLookahead();
-  // Runs `rows` of the batch as one call of libllama. `embeds`: all of them are embedding_rows.
-  absl::Status Run(const Batch& batch, absl::Span<const uint32_t> rows, bool embeds);
+  // Runs a group of the batch as one call of libllama.
+  absl::Status Run(const Batch& batch, const Group& group);
   // Copies the logits of `rows` to the order of the batch.
   void KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows);
-  absl::Status KeepEmbeddings(const Batch& batch, absl::Span<const uint32_t> rows);
+  // Whether graphs end in the states of all their rows.
+  void SetEmbedded(bool is_embedded);
+  // Shows the observed rows of the group, which the last graph had.
+  absl::Status Show(const Batch& batch, const Group& group);
   // The activations of `rows`, one after the other.
   absl::Span<const float> Incoming(const Batch& batch, absl::Span<const uint32_t> rows);
   // How many rows the tensor has, [rows, n_embd] f32; 0, with boundary_error_, when it is not as
@@ -204,8 +212,7 @@ class LlamaStage final : public Stage {
   std::vector<uint32_t> output_rows_;  // last stage
   std::vector<uint32_t> graph_rows_;   // of each row in its only graph; empty: the same order
   std::vector<float> kept_logits_;     // [output_rows, n_vocab] of several graphs
-  std::vector<float> embeddings_;      // [embedding_rows, n_embd_out]
-  bool embeds_ = false;                // the context's setting, on the last stage
+  bool is_embedded_ = false;           // as SetEmbedded()
   std::vector<int32_t> token_;         // columns of llama_batch, reused to avoid allocations
   std::vector<int32_t> position_;
   std::vector<int32_t> n_slot_;

@@ -183,7 +183,8 @@ uint64_t OutputBytes(const llama_context_params& params, const llama_model* mode
   const uint64_t rows = params.n_outputs_max == 0 ? params.n_batch : params.n_outputs_max;
   if (!params.embeddings) {
     // A row's logits, and where it is embedded its state.
-    const uint64_t row = VocabularySize(model) + static_cast<uint32_t>(llama_model_n_embd_out(model));
+    const uint64_t row =
+        VocabularySize(model) + static_cast<uint32_t>(llama_model_n_embd_out(model));
     return rows * row * sizeof(float);
   }
   const uint64_t pooled = rows * static_cast<uint32_t>(llama_model_n_embd(model)) * sizeof(float);

@@ -66,9 +66,13 @@ class Stage {
     absl::Span<const int32_t> slots;
     absl::Span<const uint32_t>
         output_rows;  // last stage only: rows whose logits are needed, rising
-    // Last stage only: rows whose state behind the last norm is needed, rising; none of output_rows.
-    // Of their slots, other rows come before them.
-    absl::Span<const uint32_t> embedding_rows;
+    // Last stage only: rows that `observe` sees, each list rising, none of them in two or in
+    // output_rows.
+    absl::Span<const uint32_t> scored_rows, embedded_rows;
+    // Called by Decode() for each as it is computed, rising within a slot: with its logits,
+    // [n_vocab], or, of an embedded row, its state behind the last norm, [n_embd_out]. Nothing of
+    // them is kept, so there may be any number.
+    std::function<void(uint32_t row, absl::Span<const float> output)> observe;
   };
 
   // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots,
@@ -105,9 +109,6 @@ class Stage {
 
   // Last stage, after Decode(): [n_vocab] of output_rows[i], valid until the next call.
   virtual absl::Span<const float> Logits(size_t i) = 0;
-
-  // Last stage, after Decode(): [n_embd_out] of embedding_rows[i], valid until the next call.
-  virtual absl::Span<const float> Embedding(size_t i) = 0;
 
   // Applies one KV edit. A SHIFT goes down, reaches the end of the slot, and removes positions
   // [begin + delta, begin): positions have no gaps. kUnimplemented: not supported by this cache
@@ -151,7 +152,7 @@ class Stage {
     bool is_first = false;
     bool is_last = false;
     uint32_t n_embd = 0;
-    uint32_t n_embd_out = 0;  // last stage
+    uint32_t n_embd_out = 0;                     // last stage
     wire::Pooling pooling = wire::POOLING_LAST;  // as the model's file says
     uint32_t n_vocab = 0;
     uint32_t n_ctx = 0;

@@ -181,21 +181,29 @@ std::optional<std::string> GgufHeader::GetString(absl::string_view key) const {
 }
 
 std::optional<std::string> GgufHeader::GetStringAt(absl::string_view key, uint64_t index) const {
+  const std::vector<absl::string_view> strings = GetStrings(key);
+  if (index >= strings.size()) return std::nullopt;
+  return std::string(strings[index]);
+}
+
+std::vector<absl::string_view> GgufHeader::GetStrings(absl::string_view key) const {
   const GgufValue* value = Find(key);
   if (value == nullptr || value->type != GgufType::kArray ||
-      value->element_type != GgufType::kString || index >= value->count) {
-    return std::nullopt;
+      value->element_type != GgufType::kString) {
+    return {};
   }
+  std::vector<absl::string_view> strings;
   absl::string_view rest = value->bytes;
-  for (;; --index) {
+  while (strings.size() < value->count) {
     uint64_t length = 0;
-    if (rest.size() < sizeof(length)) return std::nullopt;
+    if (rest.size() < sizeof(length)) break;
     std::memcpy(&length, rest.data(), sizeof(length));
     rest.remove_prefix(sizeof(length));
-    if (length > rest.size()) return std::nullopt;
-    if (index == 0) return std::string(rest.substr(0, length));
+    if (length > rest.size()) break;
+    strings.push_back(rest.substr(0, length));
     rest.remove_prefix(length);
   }
+  return strings;
 }
 
 std::optional<uint64_t> GgufHeader::GetIntegerOfLayer(absl::string_view key, uint32_t layer) const {

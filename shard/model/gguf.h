@@ -89,6 +89,8 @@ class GgufHeader {
   std::optional<std::string> GetString(absl::string_view key) const;
   // Element `index` of an array of strings.
   std::optional<std::string> GetStringAt(absl::string_view key, uint64_t index) const;
+  // All strings of an array, views of the header; empty: the key has none.
+  std::vector<absl::string_view> GetStrings(absl::string_view key) const;
   // A scalar, or element `layer` of a per-layer array.
   std::optional<uint64_t> GetIntegerOfLayer(absl::string_view key, uint32_t layer) const;
 

@@ -7,21 +7,31 @@
 
 namespace strata {
 
+bool EmbeddingPool::Takes(int32_t position, bool is_last) const {
+  switch (pooling_) {
+    case wire::POOLING_MEAN:
+      return true;
+    case wire::POOLING_CLS:
+      return position == 0;
+    default:
+      return is_last;
+  }
+}
+
 absl::Status EmbeddingPool::Add(int32_t position, absl::Span<const float> state) {
-  if (takes_every_row() && position != rows_) {
+  const bool is_mean = pooling_ == wire::POOLING_MEAN;
+  if (rows_ != (is_mean ? position : 0)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("an embedding lacks the rows from ", rows_, " to ", position));
+        absl::StrCat("an embedding of ", rows_, " rows gets the row ", position));
   }
   ++rows_;
-  if (pooling_ == wire::POOLING_CLS && rows_ > 1) return absl::OkStatus();
   pooled_.resize(state.size());
-  for (size_t i = 0; i < state.size(); ++i) {
-    pooled_[i] = pooling_ == wire::POOLING_MEAN ? pooled_[i] + state[i] : state[i];
-  }
+  for (size_t i = 0; i < state.size(); ++i) pooled_[i] += state[i];
   return absl::OkStatus();
 }
 
-std::vector<float> EmbeddingPool::Embedding() const {
+absl::StatusOr<std::vector<float>> EmbeddingPool::Embedding() const {
+  if (rows_ == 0) return absl::FailedPreconditionError("an embedding lacks its rows");
   // The length makes a mean of a sum.
   double squares = 0;
   for (const double value : pooled_) squares += value * value;

@@ -9,10 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "llama.h"
+#include "shard/sampling/logprobs.h"
 #include "shard/sampling/mirostat.h"
 #include "shard/sampling/random.h"
 #include "shard/sampling/sampler_settings.h"
 #include "shard/sampling/sampler_text.h"
+#include "shard/sampling/token_piece.h"
 
 namespace strata {
 namespace {
@@ -73,20 +75,6 @@ size_t Choose(absl::Span<const double> weights, double draw) {
     if (left < 0) break;
   }
   return last;  // rounding may leave a sliver beyond the last weight
-}
-
-// Without `special` control tokens render as nothing.
-std::string Piece(const llama_vocab* vocab, int32_t token, bool special) {
-  std::string piece(32, '\0');
-  int32_t size = llama_token_to_piece(vocab, token, piece.data(),
-                                      static_cast<int32_t>(piece.size()), 0, special);
-  if (size < 0) {
-    piece.resize(-size);
-    size = llama_token_to_piece(vocab, token, piece.data(), static_cast<int32_t>(piece.size()), 0,
-                                special);
-  }
-  piece.resize(std::max(0, size));
-  return piece;
 }
 
 absl::Status CheckTokens(absl::string_view field, absl::Span<const int32_t> tokens,
@@ -193,9 +181,9 @@ LlamaSampler::LlamaSampler(const wire::SamplerSettings& settings, const llama_vo
 std::string LlamaSampler::PieceOf(int32_t token) const {
   const bool is_control = (llama_vocab_get_attr(vocab_, token) & LLAMA_TOKEN_ATTR_CONTROL) != 0;
   if (!is_control || settings_.shown_marks().empty() || llama_vocab_is_eog(vocab_, token)) {
-    return Piece(vocab_, token, /*special=*/false);
+    return TokenPiece(vocab_, token, /*special=*/false);
   }
-  std::string piece = Piece(vocab_, token, /*special=*/true);
+  std::string piece = TokenPiece(vocab_, token, /*special=*/true);
   const auto& marks = settings_.shown_marks();
   const bool is_shown = std::any_of(marks.begin(), marks.end(), [&piece](const std::string& mark) {
     return mark.find(piece) != std::string::npos;
@@ -349,35 +337,18 @@ int32_t LlamaSampler::DrawMirostat(int32_t position, llama_token_data_array* can
   return candidates->data[chosen].id;
 }
 
-// Of the model's own distribution, before any setting changed it, as OpenAI's API reports them.
 void LlamaSampler::ReportLogprobs(absl::Span<const float> logits,
                                   wire::SampledToken* sampled) const {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  const double log_sum = largest + std::log(sum);
-  auto logprob = [&](int32_t token) {
-    // A token that the model itself forbids is reported with a finite number, which all peers can
-    // read.
-    return std::max(static_cast<float>(logits[token] - log_sum),
-                    std::numeric_limits<float>::lowest());
-  };
-  sampled->set_logprob(logprob(sampled->token()));
-  const size_t n_top = std::min<size_t>(settings_.logprobs(), n_vocab_);
-  if (n_top == 0) return;
-
-  std::vector<int32_t> tokens(n_vocab_);
-  for (int32_t i = 0; i < n_vocab_; ++i) tokens[i] = i;
-  std::partial_sort(tokens.begin(), tokens.begin() + n_top, tokens.end(),
-                    [&](int32_t a, int32_t b) {
-                      return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-                    });
-  for (size_t i = 0; i < n_top; ++i) {
+  const Logprobs logprobs(logits);
+  const auto report = [&](int32_t token) {
     wire::TokenLogprob* top = sampled->add_top();
-    top->set_token(tokens[i]);
-    top->set_logprob(logprob(tokens[i]));
-    top->set_piece(PieceOf(tokens[i]));
-  }
+    top->set_token(token);
+    top->set_logprob(logprobs.Of(token));
+    top->set_piece(PieceOf(token));
+  };
+  sampled->set_logprob(logprobs.Of(sampled->token()));
+  for (const int32_t token : settings_.logprob_tokens()) report(token);
+  for (const int32_t token : logprobs.Likeliest(settings_.logprobs())) report(token);
 }
 
 absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position, absl::Span<const float> logits,
@@ -423,7 +394,10 @@ absl::StatusOr<wire::SampledToken> LlamaSampler::Sample(int32_t position,
   sampled.set_token(*token);
   sampled.set_piece(PieceOf(*token));
   sampled.set_end_of_generation(is_end(*token));
-  if (settings_.report_logprob() || settings_.logprobs() > 0) ReportLogprobs(logits, &sampled);
+  if (settings_.report_logprob() || settings_.logprobs() > 0 ||
+      !settings_.logprob_tokens().empty()) {
+    ReportLogprobs(logits, &sampled);
+  }
   if (settings_.mirostat() != 0) sampled.set_mirostat_mu(next_mu);
   if (absl::Status status = history_.Append(*token, next_mu); !status.ok()) return status;
   return sampled;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "llama.h"
 #include "shard/sampling/gbnf.h"
 
@@ -41,15 +42,16 @@ absl::Status CheckGrammar(const wire::SamplerSettings& settings) {
   return grammar.ok() ? CheckGbnf(*grammar) : grammar.status();
 }
 
-absl::Status CheckStopTokens(const wire::SamplerSettings& settings, int32_t n_vocab) {
-  if (settings.stop_tokens_size() > kStopTokensMax) {
-    return absl::InvalidArgumentError(absl::StrCat("stop_tokens has ", settings.stop_tokens_size(),
-                                                   " entries; it may have ", kStopTokensMax));
+absl::Status CheckTokens(absl::string_view field, absl::Span<const int32_t> tokens, int most,
+                         int32_t n_vocab) {
+  if (tokens.size() > static_cast<size_t>(most)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " has ", tokens.size(), " entries; it may have ", most));
   }
-  for (const int32_t token : settings.stop_tokens()) {
+  for (const int32_t token : tokens) {
     if (token >= 0 && token < n_vocab) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("stop_tokens names token ", token, "; the vocabulary has ", n_vocab));
+        absl::StrCat(field, " names token ", token, "; the vocabulary has ", n_vocab));
   }
   return absl::OkStatus();
 }
@@ -91,7 +93,8 @@ absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const l
       CheckAtLeast("dry_penalty_last_n", settings.dry_penalty_last_n(), -1),
       CheckGrammar(settings),
       CheckLogitBias(settings, n_vocab),
-      CheckStopTokens(settings, n_vocab),
+      CheckTokens("stop_tokens", settings.stop_tokens(), kStopTokensMax, n_vocab),
+      CheckTokens("logprob_tokens", settings.logprob_tokens(), kLogprobTokensMax, n_vocab),
   };
   for (const absl::Status& status : checks) {
     if (!status.ok()) return status;

@@ -15,6 +15,7 @@ namespace strata {
 inline constexpr uint32_t kLogprobsMax = 1000;
 inline constexpr int kDryBreakersMax = 128;
 inline constexpr int kStopTokensMax = 256;
+inline constexpr int kLogprobTokensMax = 256;
 
 // kInvalidArgument: a setting is out of range; the message names the field and what it may be.
 absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const llama_vocab* vocab);

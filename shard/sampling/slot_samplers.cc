@@ -32,7 +32,9 @@ absl::Status SlotSamplers::Open(const wire::SequenceOpen& open) {
   if (!sampler.ok()) return sampler.status();
   slot.sampler = *std::move(sampler);
   slot.offset = open.sequence_offset();
-  return absl::OkStatus();
+  if (!open.sampler().prompt_logprobs() || open.generated_size() > 0) return absl::OkStatus();
+  slot.scores.emplace(open.prompt(), open.sampler().logprobs(), vocab_);
+  return slot.scores->Check();
 }
 
 absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
@@ -67,22 +69,34 @@ absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<cons
         absl::StrCat("slot ", row.slot, " is sampled without an open sequence"));
   }
   auto token = slot.sampler->Sample(SequencePosition(row.position + 1 + slot.offset), logits);
-  if (token.ok()) token->set_slot(row.slot);
+  if (!token.ok()) return token.status();
+  token->set_slot(row.slot);
+  if (slot.scores) {
+    if (absl::Status status = slot.scores->MoveTo(&*token); !status.ok()) return status;
+    slot.scores.reset();
+  }
   return token;
 }
 
-absl::Status SlotSamplers::AddEmbedding(Row row, absl::Span<const float> state) {
-  return slots_[row.slot].pool->Add(row.position, state);
+bool SlotSamplers::Observes(Row row, bool is_sampled) const {
+  const Slot& slot = slots_[row.slot];
+  return slot.pool ? slot.pool->Takes(row.position, is_sampled) : slot.scores && !is_sampled;
 }
 
-wire::SampledToken SlotSamplers::TakeEmbedding(Row row) {
+absl::Status SlotSamplers::Observe(Row row, absl::Span<const float> output) {
+  Slot& slot = slots_[row.slot];
+  return slot.pool ? slot.pool->Add(row.position, output) : slot.scores->Add(row.position, output);
+}
+
+absl::StatusOr<wire::SampledToken> SlotSamplers::TakeEmbedding(Row row) {
+  const auto embedding = slots_[row.slot].pool->Embedding();
+  slots_[row.slot] = Slot();
+  if (!embedding.ok()) return embedding.status();
   wire::SampledToken token;
   token.set_slot(row.slot);
   token.set_position(SequencePosition(int64_t{row.position} + 1));
   token.set_end_of_generation(true);
-  const std::vector<float> embedding = slots_[row.slot].pool->Embedding();
-  token.mutable_embedding()->Add(embedding.begin(), embedding.end());
-  slots_[row.slot] = Slot();
+  token.mutable_embedding()->Add(embedding->begin(), embedding->end());
   return token;
 }
 

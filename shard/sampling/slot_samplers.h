@@ -1,5 +1,6 @@
-// The samplers of the sequences that are open on the last stage, one a slot, or what pools their
-// embeddings, kept in step with the KV edits. Used by the compute thread only.
+// The samplers of the sequences that are open on the last stage, one a slot, and what pools their
+// embeddings or scores their prompts, kept in step with the KV edits. Used by the compute thread
+// only.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "absl/types/span.h"
 #include "proto/frame.pb.h"
 #include "shard/sampling/embedding_pool.h"
+#include "shard/sampling/prompt_scores.h"
 #include "shard/sampling/sampler.h"
 
 namespace strata {
@@ -41,21 +43,21 @@ class SlotSamplers {
   // Chooses the token that follows `row`. kFailedPrecondition: the slot has no open sequence.
   absl::StatusOr<wire::SampledToken> Sample(Row row, absl::Span<const float> logits);
 
-  // Whether the slot's open sequence is an embedding. Its rows are added, all or the last one, and
-  // TakeEmbedding() takes the place of Sample().
+  // Whether the slot's open sequence is an embedding: TakeEmbedding() takes the place of Sample().
   bool Embeds(int32_t slot) const { return slots_[slot].pool.has_value(); }
-  bool EmbedsEveryRow(int32_t slot) const {
-    return Embeds(slot) && slots_[slot].pool->takes_every_row();
-  }
-  // REQUIRES: Embeds(row.slot).
-  absl::Status AddEmbedding(Row row, absl::Span<const float> state);
-  // Of the slot's sequence, which is closed. REQUIRES: Embeds(row.slot), and rows were added.
-  wire::SampledToken TakeEmbedding(Row row);
+  // Whether the row, which is sampled or not, is needed: its state where the slot Embeds(), else
+  // its logits.
+  bool Observes(Row row, bool is_sampled) const;
+  // [n_embd_out] or [n_vocab]. REQUIRES: Observes(). Errors as of EmbeddingPool and PromptScores.
+  absl::Status Observe(Row row, absl::Span<const float> output);
+  // Of the slot's sequence, which is closed. REQUIRES: Embeds(row.slot).
+  absl::StatusOr<wire::SampledToken> TakeEmbedding(Row row);
 
  private:
   struct Slot {
     std::unique_ptr<SequenceSampler> sampler;
     std::optional<EmbeddingPool> pool;  // in place of a sampler
+    std::optional<PromptScores> scores;
     // Position in the sequence minus position in the KV cache: not 0 once the cache was shifted.
     int64_t offset = 0;
   };

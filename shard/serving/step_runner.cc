@@ -9,10 +9,23 @@
 
 namespace strata {
 
+namespace {
+
+// Of the tokens of one result, which is the header of a frame.
+constexpr size_t kResultBytesMax = kFrameHeaderBytesMax / 2;
+
+SlotSamplers::Row RowOf(const wire::Step& step, uint32_t row) {
+  const auto i = static_cast<int>(row);
+  return {.slot = step.slots(i), .position = step.positions(i), .token = step.tokens(i)};
+}
+
+}  // namespace
+
 StepRunner::StepRunner(const wire::StageSpec& spec, std::string where, Clock* clock,
                        std::unique_ptr<Stage> stage)
     : spec_(spec), where_(std::move(where)), clock_(clock), stage_(std::move(stage)) {
-  if (IsLastStage(spec_)) samplers_.emplace(stage_->facts().n_seq_max, stage_->vocab(), stage_->facts().pooling);
+  if (IsLastStage(spec_))
+    samplers_.emplace(stage_->facts().n_seq_max, stage_->vocab(), stage_->facts().pooling);
 }
 
 std::unique_ptr<Stage> StepRunner::TakeStage() {
@@ -25,7 +38,9 @@ StepRunner::Outcome StepRunner::Run(const wire::Step& step, const Payload& paylo
   lookahead_.Observe(step);
   Outcome outcome;
   outcome.status = RunEdits(step, &outcome.result);
-  if (outcome.status.ok() && step.tokens_size() > 0) outcome.status = RunBatch(step, payload);
+  if (outcome.status.ok() && step.tokens_size() > 0) {
+    outcome.status = RunBatch(step, payload, &outcome.result);
+  }
   const int64_t computed_us = clock_->NowUs();
   const bool used_lookahead =
       outcome.status.ok() && step.tokens_size() > 0 && stage_->UsedLookahead();
@@ -72,7 +87,8 @@ absl::Status StepRunner::RunEdits(const wire::Step& step, wire::Result* result) 
   return absl::OkStatus();
 }
 
-absl::Status StepRunner::RunBatch(const wire::Step& step, const Payload& payload) {
+absl::Status StepRunner::RunBatch(const wire::Step& step, const Payload& payload,
+                                  wire::Result* result) {
   Stage::Batch batch;
   batch.positions = step.positions();
   batch.slots = step.slots();
@@ -84,51 +100,53 @@ absl::Status StepRunner::RunBatch(const wire::Step& step, const Payload& payload
   if (samplers_) {
     DivideRows(step);
     batch.output_rows = sampled_rows_;
-    batch.embedding_rows = embedding_rows_;
+    batch.scored_rows = scored_rows_;
+    batch.embedded_rows = embedded_rows_;
+    batch.observe = [this, &step, result](uint32_t row, absl::Span<const float> output) {
+      const absl::Status status = samplers_->Observe(RowOf(step, row), output);
+      if (!status.ok()) AddSlotError(step.slots(static_cast<int>(row)), status, result);
+    };
   }
   return stage_->Decode(batch);
 }
 
 void StepRunner::DivideRows(const wire::Step& step) {
   sampled_rows_.clear();
-  embedding_rows_.clear();
+  scored_rows_.clear();
+  embedded_rows_.clear();
   int next = 0;  // of sample_rows
-  for (int row = 0; row < step.tokens_size(); ++row) {
-    const bool samples = next < step.sample_rows_size() &&
-                         step.sample_rows(next) == static_cast<uint32_t>(row);
+  for (uint32_t i = 0; i < static_cast<uint32_t>(step.tokens_size()); ++i) {
+    const bool samples = next < step.sample_rows_size() && step.sample_rows(next) == i;
     if (samples) ++next;
-    const int32_t slot = step.slots(row);
-    if (samples && !samplers_->Embeds(slot)) sampled_rows_.push_back(row);
-    if (samplers_->EmbedsEveryRow(slot) || (samples && samplers_->Embeds(slot))) {
-      embedding_rows_.push_back(row);
-    }
+    const SlotSamplers::Row row = RowOf(step, i);
+    const bool embeds = samplers_->Embeds(row.slot);
+    if (samples && !embeds) sampled_rows_.push_back(i);
+    if (samplers_->Observes(row, samples)) (embeds ? embedded_rows_ : scored_rows_).push_back(i);
   }
 }
 
 void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
-  const auto row_of = [&step](int row) {
-    return SlotSamplers::Row{
-        .slot = step.slots(row), .position = step.positions(row), .token = step.tokens(row)};
-  };
-  for (int i = 0; i < step.tokens_size(); ++i) {
-    if (auto s = samplers_->Feed(row_of(i)); !s.ok()) AddSlotError(step.slots(i), s, result);
+  for (uint32_t i = 0; i < static_cast<uint32_t>(step.tokens_size()); ++i) {
+    const SlotSamplers::Row row = RowOf(step, i);
+    if (auto s = samplers_->Feed(row); !s.ok()) AddSlotError(row.slot, s, result);
   }
-  for (size_t i = 0; i < embedding_rows_.size(); ++i) {
-    const SlotSamplers::Row row = row_of(static_cast<int>(embedding_rows_[i]));
-    auto s = samplers_->AddEmbedding(row, stage_->Embedding(i));
-    if (!s.ok()) AddSlotError(row.slot, s, result);
-  }
+  size_t bytes = 0;
   for (const uint32_t sample_row : step.sample_rows()) {
-    const SlotSamplers::Row row = row_of(static_cast<int>(sample_row));
+    const SlotSamplers::Row row = RowOf(step, sample_row);
     const auto failed = [&row](const wire::SlotError& error) { return error.slot() == row.slot; };
     if (std::any_of(result->errors().begin(), result->errors().end(), failed)) continue;
-    if (samplers_->Embeds(row.slot)) {
-      *result->add_tokens() = samplers_->TakeEmbedding(row);
-      continue;
-    }
     const auto sampled = std::lower_bound(sampled_rows_.begin(), sampled_rows_.end(), sample_row);
-    auto token = samplers_->Sample(
-        row, stage_->Logits(static_cast<size_t>(sampled - sampled_rows_.begin())));
+    auto token =
+        samplers_->Embeds(row.slot)
+            ? samplers_->TakeEmbedding(row)
+            : samplers_->Sample(
+                  row, stage_->Logits(static_cast<size_t>(sampled - sampled_rows_.begin())));
+    if (token.ok()) bytes += token->ByteSizeLong();
+    if (token.ok() && bytes > kResultBytesMax) {
+      bytes -= token->ByteSizeLong();
+      token = absl::ResourceExhaustedError(
+          "too many prompts with log-probabilities end at once; ask for fewer at a time");
+    }
     if (token.ok()) {
       *result->add_tokens() = *std::move(token);
     } else {

@@ -52,8 +52,9 @@ class StepRunner {
 
  private:
   absl::Status RunEdits(const wire::Step& step, wire::Result* result);
-  absl::Status RunBatch(const wire::Step& step, const Payload& payload);
-  // Tells rows of sequences that are embeddings from the others.
+  // Errors of what observes its rows are added to the result.
+  absl::Status RunBatch(const wire::Step& step, const Payload& payload, wire::Result* result);
+  // Sets sampled_rows_, scored_rows_ and embedded_rows_.
   void DivideRows(const wire::Step& step);
   void SampleRows(const wire::Step& step, wire::Result* result);
   void AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result) const;
@@ -66,8 +67,9 @@ class StepRunner {
   std::optional<SlotSamplers> samplers_;
   Lookahead lookahead_;         // of a stage that is the whole model
   std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, unless it came as f32
-  // Of the step, on the last stage: the rows of sample_rows that are sampled, and those embedded.
-  std::vector<uint32_t> sampled_rows_, embedding_rows_;
+  // Of the step, on the last stage: the rows of sample_rows that are sampled, and those that the
+  // samplers observe.
+  std::vector<uint32_t> sampled_rows_, scored_rows_, embedded_rows_;
 };
 
 }  // namespace strata

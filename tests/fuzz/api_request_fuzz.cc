@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "node/api/answer_grammar.h"
+#include "node/api/openai/openai_embeddings.h"
 #include "node/api/openai/openai_request.h"
 #include "node/chat/known_tool_calls.h"
 #include "shard/sampling/gbnf.h"
@@ -47,6 +48,12 @@ void CheckRequest(absl::StatusOr<ApiRequest> request, bool chat) {
   }
 }
 
+void CheckEmbeddings(const absl::StatusOr<EmbeddingRequest>& request) {
+  if (!request.ok()) return CheckError(request.status());
+  Check(!request->inputs.empty() && request->inputs.size() <= kApiInputsMax);
+  for (const ApiPrompt& input : request->inputs) Check(input.text.empty() != input.tokens.empty());
+}
+
 }  // namespace
 }  // namespace strata
 
@@ -54,5 +61,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view body(reinterpret_cast<const char*>(data), size);
   strata::CheckRequest(strata::ParseCompletion(body), /*chat=*/false);
   strata::CheckRequest(strata::ParseChat(body), /*chat=*/true);
+  strata::CheckEmbeddings(strata::ParseEmbeddings(body));
   return 0;
 }

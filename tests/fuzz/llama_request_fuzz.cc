@@ -1,11 +1,13 @@
-// Any bytes as a body of /completion or /tokenize: parsing ends in a request within its bounds or
-// in an error for the client.
+// Any bytes as a body of /completion, /tokenize or /rerank: parsing ends in a request within its
+// bounds or in an error for the client.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "node/api/llama/llama_request.h"
+#include "node/api/llama/llama_rerank.h"
 
 namespace strata {
 namespace {
@@ -38,6 +40,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Check(tokenize->prompts.size() == 1);
   } else {
     strata::CheckError(tokenize.status());
+  }
+  if (const auto rerank = strata::ParseLlamaRerank(body); rerank.ok()) {
+    const size_t n = rerank->request.documents.size();
+    Check(n >= 1 && n <= strata::kApiInputsMax);
+    Check(rerank->n_top >= 1 && rerank->n_top <= n);
+    const strata::ApiScores scores = {.scores = std::vector<double>(n, 0.5)};
+    Check(!strata::LlamaRerankJson("m", *rerank, scores).empty());
+  } else {
+    strata::CheckError(rerank.status());
   }
   return 0;
 }

@@ -39,5 +39,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto model = strata::ParseOllamaModel(body); !model.ok()) {
     strata::CheckError(model.status());
   }
+  for (const auto& request :
+       {strata::ParseOllamaEmbed(body), strata::ParseOllamaEmbeddings(body)}) {
+    if (!request.ok()) strata::CheckError(request.status());
+  }
   return 0;
 }

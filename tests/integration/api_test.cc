@@ -359,8 +359,8 @@ TEST_F(Api, EmbeddingsAreTheSameThroughEveryNode) {
       EXPECT_EQ(product > 0.999, i != 1) << product;
     }
   }
-  const Json cut = Json::parse(
-      Post(0, "/v1/embeddings", {{"input", "The sea"}, {"dimensions", 4}}).body);
+  const Json cut =
+      Json::parse(Post(0, "/v1/embeddings", {{"input", "The sea"}, {"dimensions", 4}}).body);
   ASSERT_EQ(cut["data"][0]["embedding"].size(), 4u);
   EXPECT_NEAR(length(cut["data"][0]["embedding"]), 1, 1e-5);
   const Json printed = Run(1, {"run", name_, "--embed", "The sea", "--json"});
@@ -374,6 +374,98 @@ TEST_F(Api, EmbeddingsAreTheSameThroughEveryNode) {
   for (int i = 0; i < 4000; ++i) words += "word ";
   const HttpReply too_long = Post(1, "/v1/embeddings", {{"input", {"x", words}}});
   EXPECT_EQ(too_long.status, 400) << too_long.body;
+}
+
+TEST_F(Api, AnEchoHasThePromptsLogprobs) {
+  const Json tokens = Json::parse(
+      Post(0, "/tokenize", {{"content", "The old captain"}, {"add_special", true}}).body)["tokens"];
+  ASSERT_GT(tokens.size(), 2u);
+  const auto echo = [&](size_t node, const Json& prompt, int tokens_max) {
+    const Json json = Completion(node, {{"prompt", prompt},
+                                        {"echo", true},
+                                        {"logprobs", 2},
+                                        {"max_tokens", tokens_max},
+                                        {"temperature", 0}});
+    const Json choice = json["choices"][0];
+    const Json& logprobs = choice["logprobs"];
+    std::string text;
+    for (const Json& piece : logprobs["tokens"]) text += piece.get<std::string>();
+    EXPECT_EQ(choice["text"], text);
+    EXPECT_EQ(json["usage"]["completion_tokens"], tokens_max);
+    EXPECT_EQ(logprobs["tokens"].size(), tokens.size() + static_cast<size_t>(tokens_max));
+    for (const char* name : {"token_logprobs", "top_logprobs", "text_offset"}) {
+      EXPECT_EQ(logprobs[name].size(), logprobs["tokens"].size()) << name;
+    }
+    EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+    EXPECT_EQ(logprobs["text_offset"][0], 0);
+    return choice;
+  };
+  const Json alone = echo(0, "The old captain", 0);
+  EXPECT_EQ(alone["text"], "The old captain");
+  EXPECT_EQ(alone["finish_reason"], "length");
+  const Json more = echo(1, "The old captain", 3);
+  const Json of_tokens = echo(0, tokens, 1);
+  EXPECT_THAT(of_tokens["text"].get<std::string>(), HasSubstr("The old captain"));
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    const double logprob = alone["logprobs"]["token_logprobs"][i];
+    EXPECT_NEAR(more["logprobs"]["token_logprobs"][i].get<double>(), logprob, 1e-3);
+    EXPECT_NEAR(of_tokens["logprobs"]["token_logprobs"][i].get<double>(), logprob, 1e-3);
+    // As if it were generated.
+    const Json before(tokens.begin(), tokens.begin() + static_cast<Json::difference_type>(i));
+    const Json bias = {{absl::StrCat(tokens[i].get<int>()), 100}};
+    const Json next = Completion(
+        1, {{"prompt", before}, {"max_tokens", 1}, {"logprobs", 0}, {"logit_bias", bias}});
+    EXPECT_NEAR(next["choices"][0]["logprobs"]["token_logprobs"][0].get<double>(), logprob, 1e-2);
+  }
+}
+
+TEST_F(Api, RanksDocumentsAlikeThroughEveryNode) {
+  const Json ask = {{"model", name_},
+                    {"query", "Who sails?"},
+                    {"documents", {"The old captain", "The sea", "The old captain"}}};
+  for (const size_t node : {0, 1}) {
+    const HttpReply reply = Post(node, "/v1/rerank", ask);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json json = Json::parse(reply.body);
+    EXPECT_GT(json["usage"]["prompt_tokens"], 30);
+    ASSERT_EQ(json["results"].size(), 3u);
+    std::vector<double> scores(3);
+    double last = 1;
+    for (const Json& result : json["results"]) {
+      const double score = result["relevance_score"];
+      EXPECT_LE(score, last);
+      EXPECT_GT(score, 0);
+      scores[result["index"].get<size_t>()] = last = score;
+    }
+    EXPECT_NEAR(scores[0], scores[2], 1e-5);
+    // What the chat's next token is likely to be says the same.
+    Json chat = {{"model", name_},
+                 {"messages",
+                  {{{"role", "system"},
+                    {"content",
+                     "Judge whether the Document meets the requirements based on the Query and the "
+                     "Instruct provided. Note that the answer can only be \"yes\" or \"no\"."}},
+                   {{"role", "user"},
+                    {"content",
+                     "<Instruct>: Given a web search query, retrieve relevant passages that answer "
+                     "the query\n<Query>: Who sails?\n<Document>: The old captain"}}}},
+                 {"max_tokens", 1},
+                 {"logprobs", true},
+                 {"logit_bias", Json::object()}};
+    std::vector<double> logprobs;
+    for (const char* word : {"yes", "no"}) {
+      const Json tokens =
+          Json::parse(Post(node, "/tokenize", {{"content", word}, {"add_special", false}}).body);
+      chat["logit_bias"] = {{absl::StrCat(tokens["tokens"][0].get<int>()), 100}};
+      const Json answer = Json::parse(Post(node, "/v1/chat/completions", chat).body);
+      logprobs.push_back(answer["choices"][0]["logprobs"]["content"][0]["logprob"]);
+    }
+    EXPECT_NEAR(scores[0], 1 / (1 + std::exp(logprobs[1] - logprobs[0])), 1e-4);
+  }
+  EXPECT_EQ(Post(0, "/rerank", {{"query", "q"}, {"texts", {"a"}}}).status, 200);
+  const HttpReply wrong = Post(0, "/reranking", {{"query", "q"}});
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_THAT(wrong.body, HasSubstr("documents"));
 }
 
 TEST_F(Api, ErrorsComeInTheApisForm) {

@@ -62,7 +62,6 @@ class FailingStage final : public Stage {
   }
   Payload TakeActivations() override { return stage_->TakeActivations(); }
   absl::Span<const float> Logits(size_t i) override { return stage_->Logits(i); }
-  absl::Span<const float> Embedding(size_t i) override { return stage_->Embedding(i); }
   absl::Status Apply(const wire::KvEdit& edit) override {
     if (faults_->Next(/*is_edit=*/true)) return absl::InternalError("failed by a test");
     return stage_->Apply(edit);

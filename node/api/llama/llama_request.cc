@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "node/api/field_reader.h"
 #include "node/api/json_body.h"
+#include "node/api/openai/openai_embeddings.h"
 #include "node/api/openai/openai_fields.h"
 #include "node/api/openai/openai_tools.h"
 #include "node/api/sampler_fields.h"
@@ -84,11 +85,7 @@ absl::Status ReadPrompts(const Json& json, LlamaCompletion* completion) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view text) {
-  auto body = JsonBody::Parse(text);
-  if (!body.ok()) return body.status();
+absl::StatusOr<LlamaCompletion> CompletionOf(JsonBody* body) {
   Json& json = body->json();
   SetDefaults(&json);
   FieldReader fields(json);
@@ -115,6 +112,7 @@ absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view text) {
   ReadStops(&fields, &request.stops);
   ReadTokensMax(&fields, {"max_tokens", "n_predict"}, &request);
   ReadContextShift(&fields, &request);
+  ReadSuffix(&fields, &request);
   request.parse_special = true;
   request.logprobs = true;  // pieces have their tokens
   if (completion.n_probs > 0) {
@@ -124,6 +122,48 @@ absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view text) {
   fields.Fail(ReadAnswerFormat(json, body->text(), &request));
   if (fields.status().ok()) fields.Fail(ReadPrompts(json, &completion));
   if (!fields.status().ok()) return fields.status();
+  return completion;
+}
+
+absl::Status ReadExtra(const Json& json, ApiInfill* infill) {
+  if (!json.is_array()) return BadParam("input_extra", "must be an array");
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string* text = TextMember(json[i], "text");
+    if (text == nullptr) {
+      return BadParam(absl::StrCat("input_extra[", i, "].text"), "must be a string");
+    }
+    const std::string* name = TextMember(json[i], "filename");
+    infill->files.push_back({.name = name == nullptr ? "tmp" : *name, .text = *text});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view text) {
+  auto body = JsonBody::Parse(text);
+  return body.ok() ? CompletionOf(&*body) : body.status();
+}
+
+absl::StatusOr<LlamaCompletion> ParseLlamaInfill(absl::string_view text) {
+  auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  Json& json = body->json();
+  FieldReader fields(json);
+  ApiInfill infill;
+  const auto suffix = fields.Text("input_suffix");
+  if (!suffix) fields.Wrong("input_suffix", "is missing");
+  const std::string prefix = fields.Text("input_prefix").value_or("");
+  infill.suffix = suffix.value_or("");
+  if (const Json* extra = fields.Find("input_extra")) {
+    fields.Fail(ReadExtra(*extra, &infill));
+  }
+  const std::string prompt = fields.Text("prompt").value_or("");
+  if (!fields.status().ok()) return fields.status();
+  json["prompt"] = prefix + prompt;
+  for (const char* own : {"input_prefix", "input_suffix", "input_extra"}) json.erase(own);
+  auto completion = CompletionOf(&*body);
+  if (completion.ok()) completion->request.infill = std::move(infill);
   return completion;
 }
 
@@ -140,6 +180,20 @@ absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view text) {
   if (!content) fields.Wrong("content", "is missing");
   if (!fields.status().ok()) return fields.status();
   request.prompts.push_back({.text = *content});
+  return request;
+}
+
+absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
+  EmbeddingRequest request;
+  request.model = fields.Text("model").value_or("");
+  const char* name = fields.Find("input") == nullptr ? "content" : "input";
+  const Json* input = fields.Find(name);
+  if (input == nullptr) fields.Wrong(name, "is missing");
+  if (fields.status().ok()) fields.Fail(ReadEmbeddingInputs(*input, name, &request));
+  if (!fields.status().ok()) return fields.status();
   return request;
 }
 

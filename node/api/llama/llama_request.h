@@ -23,8 +23,15 @@ struct LlamaCompletion {
 // field that asks for an unsupported feature. Unknown fields are ignored.
 absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body);
 
+// The body of /infill: a completion whose prompt, behind "input_prefix", may be empty, with
+// "input_suffix" and other files, "input_extra". Errors as of ParseLlamaCompletion().
+absl::StatusOr<LlamaCompletion> ParseLlamaInfill(absl::string_view body);
+
 // The body of /tokenize: a completion whose prompt is the content, which may be empty.
 absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body);
+
+// The body of /embedding: "content" or "input".
+absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view body);
 
 // JSON of the settings that a request is generated with, but for the model's "n_ctx".
 std::string LlamaSettingsJson(const LlamaCompletion& completion);

@@ -142,6 +142,14 @@ HttpResponse LlamaWriter::Error(const absl::Status& status) {
   return ErrorResponse(status, LlamaError);
 }
 
+std::string LlamaEmbeddingJson(const ApiEmbeddings& embeddings) {
+  OrderedJson json = OrderedJson::array();
+  for (const std::vector<float>& vector : embeddings.vectors) {
+    json.push_back({{"index", json.size()}, {"embedding", OrderedJson::array({vector})}});
+  }
+  return JsonText(json);
+}
+
 std::string LlamaPropsJson(const wire::ModelStatus& model) {
   const std::string name = ValidUtf8(model.name());
   const std::string path = ValidUtf8(model.source().path());

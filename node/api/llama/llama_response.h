@@ -48,6 +48,10 @@ class LlamaWriter final : public ResponseWriter {
   std::vector<Choice> choices_;
 };
 
+// The answer to /embedding: each vector in an array, for there llama-server has one for each token
+// where it does not pool.
+std::string LlamaEmbeddingJson(const ApiEmbeddings& embeddings);
+
 // GET /props.
 std::string LlamaPropsJson(const wire::ModelStatus& model);
 

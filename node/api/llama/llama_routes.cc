@@ -9,6 +9,7 @@
 #include "node/api/json_body.h"
 #include "node/api/llama/llama_error.h"
 #include "node/api/llama/llama_request.h"
+#include "node/api/llama/llama_rerank.h"
 #include "node/api/llama/llama_response.h"
 #include "node/api/openai/openai_request.h"
 
@@ -21,8 +22,9 @@ void AnswerJson(const SharedExchange& exchange, const OrderedJson& json) {
   exchange->responder->Answer({.body = JsonText(json)});
 }
 
-void Complete(ApiBackend* backend, const SharedExchange& exchange) {
-  auto completion = ParseLlamaCompletion(exchange->TakeBody());
+void Complete(ApiBackend* backend, bool infill, const SharedExchange& exchange) {
+  auto completion =
+      infill ? ParseLlamaInfill(exchange->TakeBody()) : ParseLlamaCompletion(exchange->TakeBody());
   if (!completion.ok()) {
     backend->Refuse(exchange, completion.status());
     return;
@@ -39,6 +41,18 @@ void Complete(ApiBackend* backend, const SharedExchange& exchange) {
                       answer.n_ctx = model.n_ctx;
                       return std::make_unique<LlamaWriter>(std::move(answer));
                     });
+}
+
+void Embed(ApiBackend* backend, const SharedExchange& exchange) {
+  auto request = ParseLlamaEmbedding(exchange->TakeBody());
+  if (!request.ok()) {
+    backend->Refuse(exchange, request.status());
+    return;
+  }
+  backend->Embed(exchange, *std::move(request),
+                 [exchange](const ApiBackend::ServedModel&, const ApiEmbeddings& embeddings) {
+                   exchange->responder->Answer({.body = LlamaEmbeddingJson(embeddings)});
+                 });
 }
 
 void Tokenize(ApiBackend* backend, const SharedExchange& exchange) {
@@ -67,6 +81,21 @@ void ApplyTemplate(ApiBackend* backend, const SharedExchange& exchange) {
   });
 }
 
+void Rerank(ApiBackend* backend, const SharedExchange& exchange) {
+  auto parsed = ParseLlamaRerank(exchange->TakeBody());
+  if (!parsed.ok()) {
+    backend->Refuse(exchange, parsed.status());
+    return;
+  }
+  RankRequest request = parsed->request;
+  backend->Rank(
+      exchange, std::move(request),
+      [exchange, rerank = *std::move(parsed)](const ApiBackend::ServedModel& model,
+                                              const ApiScores& scores) {
+        exchange->responder->Answer({.body = LlamaRerankJson(model.name, rerank, scores)});
+      });
+}
+
 // ?model=NAME, where the cluster has several.
 void Props(ApiBackend* backend, const SharedExchange& exchange) {
   backend->WithModel(QueryField(exchange->http.query, "model"), exchange,
@@ -80,10 +109,20 @@ void Props(ApiBackend* backend, const SharedExchange& exchange) {
 ApiRoutes LlamaRoutes(ApiBackend* backend) {
   DialectRoutes routes(LlamaError);
   // Its /completions is OpenAI's here, for clients that leave out /v1.
-  routes.Generation("/completion",
-                    [backend](const SharedExchange& exchange) { Complete(backend, exchange); });
+  routes.Generation("/completion", [backend](const SharedExchange& exchange) {
+    Complete(backend, /*infill=*/false, exchange);
+  });
+  routes.Generation("/infill", [backend](const SharedExchange& exchange) {
+    Complete(backend, /*infill=*/true, exchange);
+  });
   routes.Generation("/tokenize",
                     [backend](const SharedExchange& exchange) { Tokenize(backend, exchange); });
+  routes.Generation("/embedding",
+                    [backend](const SharedExchange& exchange) { Embed(backend, exchange); });
+  for (const char* path : {"/rerank", "/v1/rerank", "/reranking", "/v1/reranking"}) {
+    routes.Generation(path,
+                      [backend](const SharedExchange& exchange) { Rerank(backend, exchange); });
+  }
   routes.Post("/apply-template",
               [backend](const SharedExchange& exchange) { ApplyTemplate(backend, exchange); });
   routes.Get("/props", [backend](const SharedExchange& exchange) { Props(backend, exchange); });
@@ -93,7 +132,6 @@ ApiRoutes LlamaRoutes(ApiBackend* backend) {
   routes.Post("/props", refuse("This server does not support changing global properties."));
   routes.Get("/slots", refuse("This server does not support slots endpoint."));
   routes.Post("/detokenize", refuse("This server does not support detokenize endpoint."));
-  routes.Post("/infill", refuse("This server does not support infill endpoint."));
   return routes.Take();
 }
 

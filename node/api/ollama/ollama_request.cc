@@ -174,13 +174,14 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(absl::string_view text) {
   ApiRequest& request = parsed.request;
   ReadCommon(&fields, body->text(), &request);
   ReadThink(&fields, &request);
-  for (const char* name : {"images", "suffix", "template"}) RefuseGiven(&fields, name, name);
+  for (const char* name : {"images", "template"}) RefuseGiven(&fields, name, name);
   if (const Json* context = fields.Find("context"); context != nullptr && !context->empty()) {
     fields.Fail(UnsupportedParam("context", "(/api/chat takes the messages so far)"));
   }
   const std::string prompt = fields.Text("prompt").value_or("");
   const std::string system = fields.Text("system").value_or("");
-  if (fields.Bool("raw").value_or(false)) {
+  ReadSuffix(&fields, &request);
+  if (fields.Bool("raw").value_or(false) || request.infill) {
     request.prompts.push_back({.text = prompt});
     request.parse_special = true;
   } else {
@@ -188,7 +189,7 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(absl::string_view text) {
     if (!system.empty()) request.messages.push_back({.role = "system", .content = system});
     request.messages.push_back({.role = "user", .content = prompt});
   }
-  parsed.only_loads = prompt.empty();
+  parsed.only_loads = prompt.empty() && !request.infill;
   CheckKeepAlive(&fields, &parsed);
   return Finished(fields, std::move(parsed));
 }
@@ -215,7 +216,7 @@ absl::StatusOr<EmbeddingRequest> ParseInputs(absl::string_view text, const char*
     request.dimensions = static_cast<uint32_t>(*dimensions);
   }
   ReadKeepAlive(&fields);
-  fields.Bool("truncate");
+  request.truncates = fields.Bool("truncate").value_or(true);
   ApiRequest unused;
   ReadOptions(&fields, &unused);
   const Json* input = fields.Find(name);

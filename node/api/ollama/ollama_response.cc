@@ -113,7 +113,7 @@ HttpResponse OllamaWriter::Error(const absl::Status& status) {
   return ErrorResponse(status, OllamaError);
 }
 
-std::string OllamaEmbed(const std::string& model, const EmbeddingSession::Embeddings& embeddings,
+std::string OllamaEmbed(const std::string& model, const ApiEmbeddings& embeddings,
                         absl::Duration took) {
   return JsonText({{"model", model},
                    {"embeddings", embeddings.vectors},
@@ -122,7 +122,7 @@ std::string OllamaEmbed(const std::string& model, const EmbeddingSession::Embedd
                    {"prompt_eval_count", embeddings.prompt_tokens}});
 }
 
-std::string OllamaEmbeddings(const EmbeddingSession::Embeddings& embeddings) {
+std::string OllamaEmbeddings(const ApiEmbeddings& embeddings) {
   return JsonText({{"embedding", embeddings.vectors[0]}});
 }
 

@@ -8,7 +8,6 @@
 
 #include "absl/time/time.h"
 #include "node/api/api_response.h"
-#include "node/api/embedding_session.h"
 
 namespace strata {
 
@@ -37,9 +36,9 @@ class OllamaWriter final : public ResponseWriter {
 };
 
 // Answers to /api/embed and /api/embeddings. `took`: since the request came.
-std::string OllamaEmbed(const std::string& model, const EmbeddingSession::Embeddings& embeddings,
+std::string OllamaEmbed(const std::string& model, const ApiEmbeddings& embeddings,
                         absl::Duration took);
-std::string OllamaEmbeddings(const EmbeddingSession::Embeddings& embeddings);
+std::string OllamaEmbeddings(const ApiEmbeddings& embeddings);
 
 // The answer to a request without a prompt: `model` is loaded.
 std::string OllamaLoaded(const std::string& model, bool chat);

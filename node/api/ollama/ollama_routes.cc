@@ -56,20 +56,19 @@ void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
 
 // `is_old`: of /api/embeddings.
 void Embed(ApiBackend* backend, bool is_old, const SharedExchange& exchange) {
-  auto request = is_old ? ParseOllamaEmbeddings(exchange->TakeBody())
-                        : ParseOllamaEmbed(exchange->TakeBody());
+  auto request =
+      is_old ? ParseOllamaEmbeddings(exchange->TakeBody()) : ParseOllamaEmbed(exchange->TakeBody());
   if (!request.ok()) {
     backend->Refuse(exchange, request.status());
     return;
   }
-  backend->Embed(exchange, *std::move(request),
-                 [exchange, is_old](const ApiBackend::ServedModel& model,
-                                    const EmbeddingSession::Embeddings& embeddings) {
-                   const absl::Duration took = SteadyTime::Now() - exchange->record->since();
-                   exchange->responder->Answer(
-                       {.body = is_old ? OllamaEmbeddings(embeddings)
-                                       : OllamaEmbed(model.name, embeddings, took)});
-                 });
+  backend->Embed(
+      exchange, *std::move(request),
+      [exchange, is_old](const ApiBackend::ServedModel& model, const ApiEmbeddings& embeddings) {
+        const absl::Duration took = SteadyTime::Now() - exchange->record->since();
+        exchange->responder->Answer({.body = is_old ? OllamaEmbeddings(embeddings)
+                                                    : OllamaEmbed(model.name, embeddings, took)});
+      });
 }
 
 void List(ApiBackend* backend, bool running, const SharedExchange& exchange) {

@@ -34,8 +34,8 @@ absl::Status ReadEmbeddingInputs(const Json& json, const std::string& name,
                                  EmbeddingRequest* request) {
   const bool several = json.is_array() && !json.empty() && !json[0].is_number();
   const std::vector<const Json*> inputs = ListOf(json, several);
-  if (inputs.empty() || inputs.size() > kApiEmbeddingsMax) {
-    return BadParam(name, absl::StrCat("must have 1 to ", kApiEmbeddingsMax, " inputs"));
+  if (inputs.empty() || inputs.size() > kApiInputsMax) {
+    return BadParam(name, absl::StrCat("must have 1 to ", kApiInputsMax, " inputs"));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string path = several ? absl::StrCat(name, "[", i, "]") : name;
@@ -61,6 +61,7 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddings(absl::string_view text) {
   if (const auto dimensions = fields.Integer("dimensions", {1, 1 << 20})) {
     request.dimensions = static_cast<uint32_t>(*dimensions);
   }
+  request.truncates = fields.Bool("truncate").value_or(false);  // text-embeddings-inference's
   const std::string format = fields.Text("encoding_format").value_or("float");
   if (format != "float" && format != "base64") {
     fields.Wrong("encoding_format", "must be float or base64");
@@ -74,7 +75,7 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddings(absl::string_view text) {
 }
 
 std::string EmbeddingsJson(const std::string& model, bool is_base64,
-                           const EmbeddingSession::Embeddings& embeddings) {
+                           const ApiEmbeddings& embeddings) {
   OrderedJson data = OrderedJson::array();
   for (const std::vector<float>& vector : embeddings.vectors) {
     OrderedJson one = {{"object", "embedding"}, {"index", data.size()}};

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
 #include "node/api/api_request.h"
-#include "node/api/embedding_session.h"
+#include "node/api/api_response.h"
 
 namespace strata {
 
@@ -20,6 +20,6 @@ absl::Status ReadEmbeddingInputs(const nlohmann::json& json, const std::string& 
                                  EmbeddingRequest* request);
 
 std::string EmbeddingsJson(const std::string& model, bool is_base64,
-                           const EmbeddingSession::Embeddings& embeddings);
+                           const ApiEmbeddings& embeddings);
 
 }  // namespace strata

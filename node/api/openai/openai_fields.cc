@@ -22,6 +22,7 @@ std::vector<ApiField> MakeFields() {
       // OpenAI's.
       {"best_of", kSupported, "[]", false, true},
       {"echo", kSupported, "[]", false, true},
+      {"suffix", kSupported, "[]", false, true},
       {"frequency_penalty", kSupported},
       {"function_call", kSupported, "[]", true, false},
       {"functions", kSupported, "[]", true, false},
@@ -100,7 +101,6 @@ std::vector<ApiField> MakeFields() {
       // OpenAI's.
       {"audio", kRefused},
       {"modalities", kRefused, R"([["text"]])"},
-      {"suffix", kRefused},
       {"verbosity", kRefused, R"(["medium"])"},
       {"web_search_options", kRefused},
       // llama.cpp's.
@@ -132,6 +132,7 @@ std::vector<ApiField> MakeFields() {
       {"documents", kRefused},
       {"ebnf", kRefused},
       {"echo", kRefused, "[false]", true, false},
+      {"suffix", kRefused, "[]", true, false},
       {"guided_whitespace_pattern", kRefused},
       {"kv_transfer_params", kRefused},
       {"logits_processors", kRefused},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/request/request_status.h"
@@ -266,15 +267,14 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view text) {
   }
   request.echo = fields.Bool("echo").value_or(false);
   request.no_special = !fields.Bool("add_special_tokens").value_or(true);
-  if (request.echo && request.logprobs) {
-    fields.Fail(UnsupportedParam("echo", "with logprobs"));  // those of the prompt
-  }
   ReadBestOf(&fields, &request);
   if (fields.status().ok()) ReadPrompts(&fields, &request);
-  if (request.echo && std::any_of(request.prompts.begin(), request.prompts.end(),
-                                  [](const ApiPrompt& prompt) { return !prompt.tokens.empty(); })) {
-    fields.Fail(UnsupportedParam("echo", "of a prompt of tokens"));
-  }
+  ReadSuffix(&fields, &request);
+  const bool has_tokens = absl::c_any_of(
+      request.prompts, [](const ApiPrompt& prompt) { return !prompt.tokens.empty(); });
+  // They have the text of tokens, too.
+  request.sampler.set_prompt_logprobs(request.echo && (request.logprobs || has_tokens));
+  if (request.echo && request.infill) fields.Fail(UnsupportedParam("echo", "with suffix"));
   if (!fields.status().ok()) return fields.status();
   return request;
 }

@@ -42,16 +42,20 @@ OrderedJson ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
-                               const std::vector<uint64_t>& offsets) {
+OrderedJson CompletionLogprobs(const ApiPiece& piece) {
   OrderedJson pieces = OrderedJson::array(), logprobs = OrderedJson::array(),
               tops = OrderedJson::array();
   // Keys must be UTF-8 already.
   const auto key_of = [](const std::string& piece) {
     return OrderedJson::parse(JsonText(piece)).get<std::string>();
   };
-  for (const wire::SampledToken& token : tokens) {
+  for (const wire::SampledToken& token : piece.tokens) {
     pieces.push_back(token.piece());
+    if (piece.begins_prompt && pieces.size() == 1) {
+      logprobs.push_back(nullptr);
+      tops.push_back(nullptr);
+      continue;
+    }
     logprobs.push_back(token.logprob());
     OrderedJson top = OrderedJson::object();
     for (const wire::TokenLogprob& other : token.top()) {
@@ -65,13 +69,12 @@ OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
   return {{"tokens", std::move(pieces)},
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", std::move(tops)},
-          {"text_offset", offsets}};
+          {"text_offset", piece.text_offsets}};
 }
 
 OrderedJson LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
   if (!piece.logprobs) return nullptr;
-  return answer.chat ? ChatLogprobs(piece.tokens)
-                     : CompletionLogprobs(piece.tokens, piece.text_offsets);
+  return answer.chat ? ChatLogprobs(piece.tokens) : CompletionLogprobs(piece);
 }
 
 OrderedJson FinishOf(const ApiAnswer& answer, const ApiPiece& piece) {

@@ -45,8 +45,7 @@ void Embed(ApiBackend* backend, const SharedExchange& exchange) {
   const bool is_base64 = request->is_base64;
   backend->Embed(
       exchange, *std::move(request),
-      [exchange, is_base64](const ApiBackend::ServedModel& model,
-                            const EmbeddingSession::Embeddings& embeddings) {
+      [exchange, is_base64](const ApiBackend::ServedModel& model, const ApiEmbeddings& embeddings) {
         exchange->responder->Answer({.body = EmbeddingsJson(model.name, is_base64, embeddings)});
       });
 }

@@ -144,6 +144,10 @@ class FakeStages {
     std::vector<int32_t> tokens;
     int32_t offset = 0;
     uint64_t seed = 0;
+    bool embeds = false;
+    // Of one that needs every row: the rows from the first one on that were fed since it was
+    // opened.
+    std::optional<int32_t> rows;
   };
 
   static uint64_t Mix(uint64_t a, uint64_t b) {
@@ -298,7 +302,11 @@ class FakeStages {
     sequence = {.open = open.sampler().seed() != kBadSeed,
                 .tokens = {open.prompt().begin(), open.prompt().end()},
                 .offset = open.sequence_offset(),
-                .seed = open.sampler().seed()};
+                .seed = open.sampler().seed(),
+                .embeds = open.sampler().pooling() != wire::POOLING_OFF};
+    if (sequence.embeds || (open.sampler().prompt_logprobs() && open.generated_size() == 0)) {
+      sequence.rows = 0;
+    }
     sequence.tokens.insert(sequence.tokens.end(), open.generated().begin(), open.generated().end());
     has_failed_ |= !sequence.open;
   }
@@ -327,6 +335,8 @@ class FakeStages {
           static_cast<size_t>(step.positions(i)) + static_cast<size_t>(sequence.offset);
       if (at >= sequence.tokens.size() || sequence.tokens[at] != step.tokens(i)) {
         cannot_go_on(step.slots(i), absl::StrCat("another sequence at ", at));
+      } else if (sequence.rows == step.positions(i)) {
+        ++*sequence.rows;
       }
     }
     for (uint32_t row : step.sample_rows()) {
@@ -338,9 +348,21 @@ class FakeStages {
         cannot_go_on(slot, "a row other than the last was sampled");
         continue;
       }
+      if (sequence.rows && *sequence.rows != position) {
+        cannot_go_on(slot, "rows are missing of one that needs them all");
+        continue;
+      }
       wire::SampledToken* token = result->add_tokens();
       token->set_slot(slot);
       token->set_position(position);
+      if (sequence.embeds) {
+        token->add_embedding(1);
+        token->set_end_of_generation(true);
+        sequence = Sequence();
+        continue;
+      }
+      for (int32_t i = 0; sequence.rows && i < position; ++i) token->add_prompt();
+      sequence.rows.reset();
       token->set_token(Choose(rows[row], sequence.tokens, sequence.seed));
       token->set_end_of_generation(token->token() == kEnd);
       sequence.tokens.push_back(token->token());

@@ -40,6 +40,58 @@ TEST(SchedulerCache, TheNextTurnOfAConversationIsFedOnlyWhatIsNew) {
   }
 }
 
+TEST(SchedulerCache, WhatNeedsEveryRowReusesNothingAndOthersReuseIt) {
+  const auto scored = [] {
+    GenerationRequest request = MakeRequest(Tokens(0, 60), 10);
+    request.sampler.set_prompt_logprobs(true);
+    return request;
+  };
+  const auto embedded = [] {
+    GenerationRequest request = MakeRequest(Tokens(0, 60), 1);
+    request.sampler.set_pooling(wire::POOLING_MEAN);
+    return request;
+  };
+  SchedulerSim sim(Facts(), {.chunk_tokens = 16});
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(0, 60), 10)).ok());
+  sim.RunToEnd();
+  const uint64_t first = *sim.Add(scored());
+  const uint64_t second = *sim.Add(embedded());
+  const uint64_t third = *sim.Add(scored());
+  sim.RunToEnd();
+  for (const uint64_t id : {first, second, third}) {
+    EXPECT_EQ(sim.seen[id].end->status, absl::OkStatus());
+    EXPECT_EQ(sim.seen[id].end->usage.cached_tokens, 0);
+  }
+  EXPECT_EQ(sim.seen[first].prompts, 1);
+  EXPECT_EQ(sim.seen[second].embeddings, 1);
+  EXPECT_EQ(sim.seen[third].prompts, 1);
+  const uint64_t next = *sim.Add(MakeRequest(Tokens(0, 60), 10));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[next].end->usage.cached_tokens, 59);
+  sim.ExpectRequestsAsAlone();
+}
+
+TEST(SchedulerCache, WhatNeedsEveryRowBeginsAnewWhereItsCachesMoved) {
+  for (const bool embeds : {true, false}) {
+    SchedulerSim sim(Facts(), {.chunk_tokens = 16});
+    GenerationRequest request = MakeRequest(Tokens(0, 60), 3);
+    if (embeds) {
+      request.sampler.set_pooling(wire::POOLING_MEAN);
+    } else {
+      request.sampler.set_prompt_logprobs(true);
+    }
+    const uint64_t id = *sim.Add(request);
+    for (int i = 0; i < 2; ++i) sim.Next();
+    while (sim.TakeNext()) {
+    }
+    EXPECT_TRUE(sim.Move());
+    sim.RunToEnd();
+    EXPECT_EQ(sim.seen[id].end->status, absl::OkStatus());
+    EXPECT_EQ(sim.seen[id].embeddings + sim.seen[id].prompts, 1);
+    sim.ExpectRequestsAsAlone();
+  }
+}
+
 TEST(SchedulerCache, AnotherPromptReusesTheBeginningByTrim) {
   SchedulerSim sim(Facts(), {});
   std::vector<int32_t> prompt = Tokens(0, 60);

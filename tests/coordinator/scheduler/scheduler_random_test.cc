@@ -1,6 +1,7 @@
 // Long runs of the scheduler with everything at random: pipelines, caches, requests, cancels,
 // failed steps, other pipelines. A failure prints its seed.
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class RandomRun {
 
   int64_t n_tokens() const { return n_tokens_; }
   int64_t n_moves() const { return n_moves_; }
+  int64_t n_outputs() const { return n_outputs_; }
   SchedulerStats stats() const { return sim_.scheduler.Stats(); }
 
  private:
@@ -112,20 +114,28 @@ class RandomRun {
     if (Pick(0, 40) == 0) request.sampler.set_seed(FakeStages::kBadSeed);
     request.shift_context = Pick(0, 5) == 0;
     request.keep_tokens = Pick(0, 8);
+    request.sampler.set_prompt_logprobs(Pick(0, 6) == 0);
+    if (!request.shift_context && Pick(0, 6) == 0) {
+      request.sampler.set_pooling(wire::POOLING_MEAN);
+    }
     const auto id = sim_.Add(request);
     if (id.ok()) return;
     if (absl::IsResourceExhausted(id.status())) {
       EXPECT_TRUE(RetryAfterMs(id.status()).has_value());
     } else {
-      EXPECT_GT(request.prompt.size(),
-                std::min(facts_.n_ctx, facts_.kv_cells == 0 ? facts_.n_ctx : facts_.kv_cells));
+      EXPECT_GT(request.prompt.size(), Context());
     }
+  }
+
+  uint32_t Context() const {
+    return std::min(facts_.n_ctx, facts_.kv_cells == 0 ? facts_.n_ctx : facts_.kv_cells);
   }
 
   void Leave() {
     if (sim_.seen.empty()) return;
     const uint64_t id = Pick(1, static_cast<uint32_t>(sim_.seen.size()));
     if (sim_.seen[id].end) return;
+    left_.insert(id);
     sim_.scheduler.Cancel(id, Flip() ? Scheduler::Leave::kDrop : Scheduler::Leave::kKeep,
                           sim_.now_us);
     sim_.TakeEvents();
@@ -162,6 +172,15 @@ class RandomRun {
       if (failures_per_mille_ < 5) {
         EXPECT_TRUE(s.end->status.ok()) << id << s.end->status;
       }
+      const wire::SamplerSettings& sampler = s.request.sampler;
+      const bool embeds = sampler.pooling() != wire::POOLING_OFF;
+      EXPECT_LE(s.embeddings, embeds ? 1 : 0) << id;
+      EXPECT_LE(s.prompts, sampler.prompt_logprobs() && !embeds ? 1 : 0) << id;
+      if (s.end->status.ok() && !left_.contains(id) && s.request.tokens_max > 0 &&
+          s.request.prompt.size() < Context()) {
+        EXPECT_EQ(s.embeddings + s.prompts, embeds || sampler.prompt_logprobs() ? 1 : 0) << id;
+        n_outputs_ += s.embeddings + s.prompts;
+      }
       EXPECT_LE(s.tokens.size(), s.request.tokens_max);
     }
     if (failures_per_mille_ == 0) {
@@ -177,10 +196,12 @@ class RandomRun {
   bool restarts_ = false;
   int64_t n_tokens_ = 0;
   int64_t n_moves_ = 0;  // with their caches
+  std::set<uint64_t> left_;
+  int64_t n_outputs_ = 0;  // embeddings, and log-probabilities of prompts
 };
 
 TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
-  int64_t n_tokens = 0, n_moves = 0;
+  int64_t n_tokens = 0, n_moves = 0, n_outputs = 0;
   SchedulerStats sum;
   std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever
   for (uint64_t seed = 1; seed <= 600; ++seed) seeds.push_back(seed);
@@ -190,6 +211,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
     run.Go();
     n_tokens += run.n_tokens();
     n_moves += run.n_moves();
+    n_outputs += run.n_outputs();
     const SchedulerStats stats = run.stats();
     sum.steps += stats.steps;
     sum.steps_failed += stats.steps_failed;
@@ -206,6 +228,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   EXPECT_GT(sum.cached_tokens, 10'000);
   EXPECT_GT(sum.checkpoints_used, 100);
   EXPECT_GT(n_moves, 20);
+  EXPECT_GT(n_outputs, 500);
   RecordProperty("requests", std::to_string(sum.requests));
   RecordProperty("steps", std::to_string(sum.steps));
 }

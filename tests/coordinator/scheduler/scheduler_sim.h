@@ -60,6 +60,8 @@ class SchedulerSim {
     GenerationRequest request;
     std::vector<int32_t> tokens;
     std::vector<int64_t> token_us;
+    int embeddings = 0;
+    int prompts = 0;  // whose log-probabilities came
     std::optional<SchedulerEvent::End> end;
   };
 
@@ -134,6 +136,12 @@ class SchedulerSim {
       ASSERT_EQ(event.token.position(),
                 static_cast<int32_t>(s.request.prompt.size() + s.request.generated.size() +
                                      s.tokens.size()));
+      s.embeddings += event.token.embedding_size();
+      if (event.token.prompt_size() > 0) {
+        ++s.prompts;
+        EXPECT_EQ(event.token.prompt_size(), static_cast<int>(s.request.prompt.size()));
+      }
+      if (event.token.end_of_generation()) continue;
       s.tokens.push_back(event.token.token());
       s.token_us.push_back(now_us);
     }

@@ -24,8 +24,10 @@ namespace {
 using ::strata::testing::RandomModelSpec;
 using ::strata::testing::WriteRandomModel;
 using ::testing::AllOf;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pointwise;
 using Code = absl::StatusCode;
 
 constexpr uint32_t kCtx = 128;
@@ -76,6 +78,7 @@ struct StageKind {
   bool has_streams = false;        // as LlamaStage::Config
   bool is_first_half = false;      // ends in the middle, at output_tensor
   std::string output_tensor = "";  // as LlamaStage::Config
+  uint32_t n_outputs_max = kCtx;   // as LlamaStage::Config
 };
 
 // A stage whose graphs a test can abort after a number of nodes.
@@ -104,7 +107,7 @@ class FailingStage {
     LlamaStage::Config config;
     config.ability = CacheAbilityFor((*file)->header());
     config.output_tensor = kind.output_tensor;
-    config.n_outputs_max = kCtx;
+    config.n_outputs_max = kind.n_outputs_max;
     config.has_equal_graphs = kind.has_equal_graphs;
     config.has_streams = kind.has_streams;
     config.facts.kv_bytes = 1 << 20;
@@ -114,6 +117,7 @@ class FailingStage {
     config.facts.is_first = true;
     config.facts.is_last = !kind.is_first_half;
     config.facts.n_embd = static_cast<uint32_t>(llama_model_n_embd(model.get()));
+    config.facts.n_embd_out = config.facts.n_embd;
     n_vocab_ = static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model.get())));
     config.facts.n_vocab = n_vocab_;
     config.facts.n_ctx = kCtx;
@@ -131,6 +135,8 @@ class FailingStage {
     params.n_threads_batch = 1;
     params.kv_unified = kind.is_unified;
     params.swa_full = false;
+    params.n_outputs_max = kind.n_outputs_max;
+    params.pooling_type = LLAMA_POOLING_TYPE_NONE;
     params.abort_callback = &FailingStage::WantsAbort;
     params.abort_callback_data = this;
     params.cb_eval = &FailingStage::CountCells;
@@ -144,7 +150,10 @@ class FailingStage {
     stage_->SetContext(LlamaContextPtr(llama_init_from_model(stage_->model(), params)));
   }
 
-  absl::Status Decode(const Rows& rows) {
+  // With the logits of the last row. `scored`, `embedded`: rows whose outputs go to observed(),
+  // too.
+  absl::Status Decode(const Rows& rows, const std::vector<uint32_t>& scored = {},
+                      const std::vector<uint32_t>& embedded = {}) {
     std::vector<int32_t> tokens, positions, slots;
     for (const Row& row : rows) {
       tokens.push_back((37 * row.position + 11 + 5 * row.slot) % static_cast<int32_t>(n_vocab_));
@@ -152,11 +161,20 @@ class FailingStage {
       slots.push_back(row.slot);
     }
     std::vector<uint32_t> outputs;
-    if (is_last_) outputs.push_back(static_cast<uint32_t>(rows.size()) - 1);
+    const auto last = static_cast<uint32_t>(rows.size()) - 1;
+    if (is_last_ && (embedded.empty() || embedded.back() != last)) outputs.push_back(last);
     n_checks_ = n_graphs_ = 0;
     cells_walked_ = 0;
-    return stage_->Decode(
-        {.tokens = tokens, .positions = positions, .slots = slots, .output_rows = outputs});
+    observed_.clear();
+    return stage_->Decode({.tokens = tokens,
+                           .positions = positions,
+                           .slots = slots,
+                           .output_rows = outputs,
+                           .scored_rows = scored,
+                           .embedded_rows = embedded,
+                           .observe = [this](uint32_t row, absl::Span<const float> output) {
+                             observed_.push_back({row, {output.begin(), output.end()}});
+                           }});
   }
 
   // As Decode(), but libllama is stopped before the last node of the last graph.
@@ -172,6 +190,12 @@ class FailingStage {
     const absl::Span<const float> logits = stage_->Logits(0);
     return {logits.begin(), logits.end()};
   }
+
+  struct Observed {
+    uint32_t row = 0;
+    std::vector<float> output;
+  };
+  const std::vector<Observed>& observed() const { return observed_; }
 
   // Of the last batch: graphs, and the cells over which attention walked in them, of all layers.
   // Not counted where the stage is a first half.
@@ -204,6 +228,7 @@ class FailingStage {
   int abort_at_ = 0;  // 0: never
   int n_graphs_ = 0;
   int64_t cells_walked_ = 0;
+  std::vector<Observed> observed_;
   std::string first_attention_;  // the name of a graph's first attention
 };
 
@@ -285,6 +310,47 @@ TEST(LlamaStage, LogitsAreThoseOfTheirRowsInAnyOrderOfSlots) {
 
 StageKind Streams() {
   return {.spec = Llama(), .is_unified = false, .has_equal_graphs = true, .has_streams = true};
+}
+
+TEST(LlamaStage, RowsAreObservedWhereTheirOutputsExceedAGraph) {
+  const StageKind mamba = {.spec = Mamba(), .has_equal_graphs = true};
+  for (StageKind kind :
+       {StageKind{.spec = Llama()}, Streams(), mamba, StageKind{.spec = Windowed()}}) {
+    SCOPED_TRACE(kind.spec.name);
+    FailingStage by_row(kind);
+    kind.n_outputs_max = 4;
+    FailingStage stage(kind);
+    // Of slot 0 and 3 all rows, of slot 2 the first one and the last, which is no observed row.
+    const Rows rows = SlotRows(0, 0, 11) + SlotRows(3, 0, 9) + SlotRows(2, 0, 6);
+    const std::vector<uint32_t> scored = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20};
+    const std::vector<uint32_t> embedded = {11, 12, 13, 14, 15, 16, 17, 18, 19};
+    ASSERT_TRUE(stage.Decode(rows, scored, embedded).ok());
+    std::vector<std::vector<float>> outputs(rows.size());
+    for (uint32_t i = 0; i < rows.size(); ++i) {
+      const bool is_embedded = rows[i].slot == 3;
+      ASSERT_TRUE(by_row
+                      .Decode({rows[i]}, {},
+                              is_embedded ? std::vector<uint32_t>{0} : std::vector<uint32_t>{})
+                      .ok());
+      outputs[i] = is_embedded ? by_row.observed().at(0).output : by_row.Logits();
+    }
+    int32_t last[kSlots] = {-1, -1, -1, -1};
+    for (const FailingStage::Observed& seen : stage.observed()) {
+      EXPECT_EQ(rows[seen.row].position, ++last[rows[seen.row].slot]);
+      EXPECT_THAT(seen.output, Pointwise(FloatNear(1e-3f), outputs[seen.row])) << seen.row;
+    }
+    EXPECT_EQ(last[0], 10);
+    EXPECT_EQ(last[2], 0);
+    EXPECT_EQ(last[3], 8);
+    EXPECT_THAT(stage.Logits(), Pointwise(FloatNear(1e-3f), outputs.back()));
+    // The caches are as if no row had been observed, and plain graphs follow.
+    for (const int32_t slot : {3, 0}) {
+      const Rows next = SlotRows(slot, last[slot] + 1, 1);
+      ASSERT_TRUE(by_row.Decode(next).ok());
+      ASSERT_TRUE(stage.Decode(next).ok());
+      EXPECT_THAT(stage.Logits(), Pointwise(FloatNear(1e-3f), by_row.Logits())) << slot;
+    }
+  }
 }
 
 TEST(LlamaStage, ARowCostsTheSameWhateverOtherSlotsHave) {

@@ -10,16 +10,21 @@ namespace strata {
 namespace {
 
 using absl_testing::IsOk;
+using absl_testing::IsOkAndHolds;
 using absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
 
+// Of three rows.
 std::vector<float> Pooled(wire::Pooling pooling) {
+  const std::vector<std::vector<float>> states = {{3, 0}, {0, 1}, {0, 3}};
   EmbeddingPool pool(pooling);
-  EXPECT_THAT(pool.Add(0, std::vector<float>{3, 0}), IsOk());
-  EXPECT_THAT(pool.Add(1, std::vector<float>{0, 4}), IsOk());
-  return pool.Embedding();
+  for (int32_t i = 0; i < 3; ++i) {
+    if (!pool.Takes(i, /*is_last=*/i == 2)) continue;
+    EXPECT_THAT(pool.Add(i, states[i]), IsOk());
+  }
+  return pool.Embedding().value_or(std::vector<float>());
 }
 
 TEST(EmbeddingPool, IsOfLengthOne) {
@@ -31,20 +36,21 @@ TEST(EmbeddingPool, IsOfLengthOne) {
 TEST(EmbeddingPool, OfZerosIsZeros) {
   EmbeddingPool pool(wire::POOLING_MEAN);
   EXPECT_THAT(pool.Add(0, std::vector<float>{0, 0}), IsOk());
-  EXPECT_THAT(pool.Embedding(), ElementsAre(0, 0));
+  EXPECT_THAT(pool.Embedding(), IsOkAndHolds(ElementsAre(0, 0)));
 }
 
-TEST(EmbeddingPool, NoRowMayBeLeftOutButForTheLast) {
-  for (const wire::Pooling pooling : {wire::POOLING_MEAN, wire::POOLING_CLS}) {
-    EmbeddingPool pool(pooling);
-    EXPECT_TRUE(pool.takes_every_row());
-    EXPECT_THAT(pool.Add(1, std::vector<float>{1}),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("from 0 to 1")));
-  }
+TEST(EmbeddingPool, OfRowsOutOfOrderIsAnError) {
+  EmbeddingPool mean(wire::POOLING_MEAN);
+  EXPECT_THAT(mean.Add(2, std::vector<float>{1}), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                           HasSubstr("of 0 rows gets the row 2")));
   EmbeddingPool last(wire::POOLING_LAST);
-  EXPECT_FALSE(last.takes_every_row());
-  EXPECT_THAT(last.Add(7, std::vector<float>{2}), IsOk());
-  EXPECT_THAT(last.Embedding(), ElementsAre(1));
+  EXPECT_THAT(last.Add(5, std::vector<float>{1}), IsOk());
+  EXPECT_THAT(last.Add(6, std::vector<float>{1}), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(EmbeddingPool, WithoutItsRowsIsAnError) {
+  EXPECT_THAT(EmbeddingPool(wire::POOLING_CLS).Embedding(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("lacks its rows")));
 }
 
 }  // namespace

@@ -588,6 +588,20 @@ TEST(Sampler, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(token.top(2).token(), 20);
 }
 
+TEST(Sampler, LogprobsOfTokensComeBeforeTheLikeliest) {
+  auto settings = Settings([](auto& s) {
+    s.add_logprob_tokens(20);
+    s.add_logprob_tokens(10);
+    s.set_logprobs(1);
+  });
+  const wire::SampledToken token = *Open(OpenWith(settings))->Sample(3, LogitsOf(kProbabilities));
+  ASSERT_EQ(token.top_size(), 3);
+  EXPECT_EQ(token.top(0).token(), 20);
+  EXPECT_EQ(token.top(1).token(), 10);
+  EXPECT_NEAR(token.top(1).logprob(), std::log(0.25), 1e-5);
+  EXPECT_EQ(token.top(2).token(), 4);
+}
+
 TEST(Sampler, LogprobsComeOnlyWhenRequested) {
   auto logits = LogitsOf(kProbabilities);
   EXPECT_EQ(Open(OpenWith(Settings([](auto&) {})))->Sample(3, logits)->logprob(), 0);
@@ -694,6 +708,7 @@ TEST(Sampler, SettingsOutOfRangeAreRefusedByName) {
       {"logit_bias", [](auto& s) { s.add_logit_bias()->set_token(kVocab); }},
       {"logit_bias", [](auto& s) { s.add_logit_bias()->set_bias(kInfinity); }},
       {"logprobs", [](auto& s) { s.set_logprobs(kLogprobsMax + 1); }},
+      {"logprob_tokens", [](auto& s) { s.add_logprob_tokens(-1); }},
   };
   for (const BadSetting& c : cases) {
     const absl::Status status =

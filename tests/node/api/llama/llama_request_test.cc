@@ -133,5 +133,30 @@ TEST(LlamaRequest, ErrorsHaveLlamaServersForm) {
             "exceed_context_size_error");
 }
 
+TEST(LlamaInfill, HasWhatIsBeforeAndBehindAndOtherFiles) {
+  const auto infill = ParseLlamaInfill(
+      R"({"input_prefix":"int f(","input_suffix":"}","prompt":"int x","n_predict":3,)"
+      R"("input_extra":[{"filename":"a.h","text":"A"},{"text":"B"}]})");
+  ASSERT_THAT(infill, IsOk());
+  EXPECT_EQ(infill->request.prompts[0].text, "int f(int x");
+  EXPECT_EQ(infill->request.tokens_max, 3);
+  EXPECT_EQ(infill->request.infill->suffix, "}");
+  ASSERT_EQ(infill->request.infill->files.size(), 2);
+  EXPECT_EQ(infill->request.infill->files[0].name, "a.h");
+  EXPECT_EQ(infill->request.infill->files[1].text, "B");
+  EXPECT_EQ(ParamOf(ParseLlamaInfill(R"({"input_prefix":"a"})").status()), "input_suffix");
+  EXPECT_EQ(ParamOf(ParseLlamaInfill(R"({"input_suffix":"a","input_extra":[1]})").status()),
+            "input_extra[0].text");
+  EXPECT_THAT(ParseLlamaInfill(R"({"input_suffix":""})"), IsOk());
+}
+
+TEST(LlamaEmbedding, TakesContentOrInput) {
+  const auto one = ParseLlamaEmbedding(R"({"content":"a"})");
+  ASSERT_THAT(one, IsOk());
+  EXPECT_EQ(one->inputs[0].text, "a");
+  EXPECT_EQ(ParseLlamaEmbedding(R"({"input":["a",[1,2]]})")->inputs.size(), 2);
+  EXPECT_EQ(ParamOf(ParseLlamaEmbedding("{}").status()), "content");
+}
+
 }  // namespace
 }  // namespace strata

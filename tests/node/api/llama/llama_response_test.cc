@@ -161,5 +161,10 @@ TEST(LlamaResponse, PropsTellOfTheModel) {
   EXPECT_EQ(props["model_path"], "demo.gguf");
 }
 
+TEST(LlamaEmbeddingJson, HasEachVectorInAnArray) {
+  EXPECT_EQ(LlamaEmbeddingJson({.vectors = {{1, 0}, {0, 1}}}),
+            R"([{"index":0,"embedding":[[1.0,0.0]]},{"index":1,"embedding":[[0.0,1.0]]}])");
+}
+
 }  // namespace
 }  // namespace strata

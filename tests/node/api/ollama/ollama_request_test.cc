@@ -114,14 +114,20 @@ TEST(OllamaRequest, WhatItCannotKeepIsRefusedByName) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stream")));
   EXPECT_THAT(Chat({{"logprobs", true}}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("logprobs")));
-  EXPECT_THAT(Generate({{"suffix", "}"}}),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("suffix")));
   EXPECT_THAT(Generate({{"context", {1, 2}}}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("/api/chat")));
   EXPECT_THAT(Generate({{"images", {"AAAA"}}}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("images")));
   EXPECT_THAT(Generate({{"images", Json::array()}, {"context", Json::array()}, {"suffix", ""}}),
               IsOk());
+}
+
+TEST(OllamaRequest, ASuffixMakesAPlainCompletion) {
+  const auto parsed = Generate({{"prompt", "f("}, {"suffix", ")"}});
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_FALSE(parsed->request.chat);
+  EXPECT_EQ(parsed->request.infill->suffix, ")");
+  EXPECT_FALSE(Generate({{"prompt", ""}, {"suffix", ")"}})->only_loads);
 }
 
 TEST(OllamaRequest, FormatIsJsonOrASchema) {

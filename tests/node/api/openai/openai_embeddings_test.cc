@@ -25,7 +25,8 @@ TEST(ParseEmbeddings, TakesTextsAndTokensAloneAndInArrays) {
   EXPECT_EQ(one->inputs[0].text, "Hi");
   EXPECT_FALSE(one->is_base64);
   EXPECT_FALSE(one->dimensions);
-  const auto tokens = ParseEmbeddings(R"({"input":[1,2],"encoding_format":"base64","dimensions":8})");
+  const auto tokens =
+      ParseEmbeddings(R"({"input":[1,2],"encoding_format":"base64","dimensions":8})");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   ASSERT_THAT(tokens->inputs, SizeIs(1));
   EXPECT_THAT(tokens->inputs[0].tokens, ElementsAre(1, 2));
@@ -56,8 +57,7 @@ TEST(ParseEmbeddings, NamesWhatIsWrong) {
 }
 
 TEST(EmbeddingsJson, HasTheVectorsInOrder) {
-  const EmbeddingSession::Embeddings embeddings = {.vectors = {{1, 0}, {0, -1}},
-                                                   .prompt_tokens = 5};
+  const ApiEmbeddings embeddings = {.vectors = {{1, 0}, {0, -1}}, .prompt_tokens = 5};
   const Json json = Json::parse(EmbeddingsJson("m", /*is_base64=*/false, embeddings));
   EXPECT_EQ(json["object"], "list");
   EXPECT_EQ(json["model"], "m");

@@ -228,6 +228,25 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
   }
 }
 
+TEST(OpenAiRequest, EchoesThePromptWithItsLogprobs) {
+  const auto asks = [](const char* fields) {
+    const auto request = ParseCompletion(Completion(fields));
+    EXPECT_THAT(request, IsOk());
+    return request.ok() && request->sampler.prompt_logprobs();
+  };
+  EXPECT_TRUE(asks(R"(,"echo":true,"logprobs":1)"));
+  EXPECT_FALSE(asks(R"(,"echo":true)"));
+  EXPECT_FALSE(asks(R"(,"logprobs":1)"));
+  const auto of_tokens = ParseCompletion(R"({"prompt":[1,2],"echo":true})");
+  ASSERT_THAT(of_tokens, IsOk());
+  EXPECT_TRUE(of_tokens->sampler.prompt_logprobs());  // for their text
+}
+
+TEST(OpenAiRequest, ASuffixIsOfACompletion) {
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"suffix":"x")"))->infill->suffix, "x");
+  EXPECT_FALSE(ParseCompletion(Completion(R"(,"suffix":"")"))->infill);
+}
+
 TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
   for (const char* fields :
        {R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
@@ -239,7 +258,7 @@ TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
   EXPECT_THAT(
       ParseChat(Chat(R"(,"response_format":{"type":"text"},"tools":[],"tool_choice":"none")")),
       IsOk());
-  EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true,"logprobs":1)")),
+  EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true,"suffix":"x")")),
               StatusIs(absl::StatusCode::kUnimplemented));
 }
 
