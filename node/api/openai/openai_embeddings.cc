@@ -32,7 +32,7 @@ std::string Base64Of(const std::vector<float>& vector) {
 
 absl::Status ReadEmbeddingInputs(const Json& json, const std::string& name,
                                  EmbeddingRequest* request) {
-  const bool several = json.is_array() && !json.empty() && !json[0].is_number();
+  const bool several = json.is_array() && (json.empty() || !json[0].is_number());
   const std::vector<const Json*> inputs = ListOf(json, several);
   if (inputs.empty() || inputs.size() > kApiInputsMax) {
     return BadParam(name, absl::StrCat("must have 1 to ", kApiInputsMax, " inputs"));

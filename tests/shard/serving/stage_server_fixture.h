@@ -25,7 +25,6 @@ inline constexpr absl::Duration kStageServerPatience = absl::Seconds(30);
 // Has no caches.
 class StageWithoutCaches : public Stage {
  public:
-  absl::Span<const float> Embedding(size_t) override { return {}; }
   void Clear() override {}
   Held SlotStateOf(int32_t) const override { return {}; }
   bool SplitsCaches() const override { return false; }
