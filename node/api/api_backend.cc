@@ -228,7 +228,7 @@ struct ApiBackend::Ranking {
   OnScores then;
   std::vector<int32_t> answers;  // the tokens that begin "yes" and "no"
   PromptBatch::Options batch;
-  uint32_t n_ctx = 0;
+  ServedModel model;
 };
 
 void ApiBackend::Rank(const SharedExchange& exchange, RankRequest request, OnScores then) {
@@ -256,8 +256,7 @@ void ApiBackend::Rank(std::shared_ptr<Ranking> ranking) {
     ApiRequest chat = RankChat(r.request, r.request.documents[r.batch.requests.size()]);
     Prepare(r.exchange, std::move(chat),
             [this, ranking](const CompletionSession::Options& session) {
-              ranking->batch.model_name = session.model_name;
-              ranking->n_ctx = session.n_ctx;
+              ranking->model = {.name = session.model_name, .n_ctx = session.n_ctx};
               wire::GenerateRequest& one = ranking->batch.requests.emplace_back();
               one.set_model(session.model_id);
               one.set_client(session.client);
@@ -272,16 +271,15 @@ void ApiBackend::Rank(std::shared_ptr<Ranking> ranking) {
             });
     return;
   }
+  r.batch.model_name = r.model.name;
   r.batch.request_id = r.exchange->http.id;
   r.batch.record = r.exchange->record;
-  PromptBatch::Start(
-      gateway_, std::move(r.batch), r.exchange->responder, counters_,
-      [ranking](const absl::StatusOr<PromptBatch::Results>& results) {
-        const auto scores = ScoresOf(results);
-        scores.ok()
-            ? ranking->then({.name = ranking->batch.model_name, .n_ctx = ranking->n_ctx}, *scores)
-            : ranking->exchange->Fail(scores.status());
-      });
+  PromptBatch::Start(gateway_, std::move(r.batch), r.exchange->responder, counters_,
+                     [ranking](const absl::StatusOr<PromptBatch::Results>& results) {
+                       const auto scores = ScoresOf(results);
+                       scores.ok() ? ranking->then(ranking->model, *scores)
+                                   : ranking->exchange->Fail(scores.status());
+                     });
 }
 
 void ApiBackend::Render(SharedExchange exchange, ApiRequest chat, OnPrompt then) {

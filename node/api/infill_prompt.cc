@@ -9,8 +9,7 @@ namespace strata {
 
 absl::Status FillPrompts(const wire::ModelStatus& model, ApiRequest* request) {
   if (!model.has_fill_in_middle()) {
-    return UnsupportedParam(
-        "suffix", absl::StrCat("with ", model.name(), ": it has no tokens to fill in the middle"));
+    return BadParam("suffix", absl::StrCat(model.name(), " has no tokens to fill in the middle"));
   }
   const wire::FillInMiddle& fill = model.fill_in_middle();
   const ApiInfill& infill = *request->infill;
@@ -24,7 +23,8 @@ absl::Status FillPrompts(const wire::ModelStatus& model, ApiRequest* request) {
   }
   if (!files.empty()) absl::StrAppend(&files, fill.file_separator(), "\n");
   for (ApiPrompt& prompt : request->prompts) {
-    if (!prompt.tokens.empty()) return UnsupportedParam("suffix", "of a prompt of tokens");
+    if (!prompt.tokens.empty())
+      return BadParam("suffix", "is of a prompt that is text, not tokens");
     prompt.text = absl::StrCat(files, fill.prefix(), prompt.text, fill.suffix(), infill.suffix,
                                fill.middle());
   }

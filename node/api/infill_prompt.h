@@ -8,7 +8,7 @@
 namespace strata {
 
 // Makes each prompt of the request, which has an infill, one with the model's tokens, in the order
-// prefix, suffix, middle. kUnimplemented (UnsupportedParam): the model has no such tokens, or a
+// prefix, suffix, middle. kInvalidArgument (BadParam): the model has no such tokens, or a
 // prompt comes as tokens.
 absl::Status FillPrompts(const wire::ModelStatus& model, ApiRequest* request);
 

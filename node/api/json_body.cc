@@ -1,6 +1,7 @@
 #include "node/api/json_body.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -126,6 +127,18 @@ absl::string_view MemberText(absl::string_view body, absl::string_view name) {
     }
   }
   return found;
+}
+
+nlohmann::ordered_json FloatsJson(absl::Span<const float> values) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const float value : values) {
+    char digits[32];
+    const char* const end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
+    double shortest = value;
+    if (!absl::SimpleAtod({digits, static_cast<size_t>(end - digits)}, &shortest)) shortest = value;
+    json.push_back(shortest);
+  }
+  return json;
 }
 
 std::vector<absl::string_view> ElementTexts(absl::string_view array) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 
 namespace strata {
@@ -34,6 +35,9 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text);
 
 // JSON's text. Bytes that are not UTF-8 become U+FFFD: JSON cannot carry them.
 std::string JsonText(const nlohmann::ordered_json& json);
+
+// Numbers with as many digits as tell a float from all others.
+nlohmann::ordered_json FloatsJson(absl::Span<const float> values);
 
 // The texts of the elements of an array, which is valid JSON; none of any other value.
 std::vector<absl::string_view> ElementTexts(absl::string_view array);

@@ -427,6 +427,7 @@ TEST_F(Api, RanksDocumentsAlikeThroughEveryNode) {
     const HttpReply reply = Post(node, "/v1/rerank", ask);
     ASSERT_EQ(reply.status, 200) << reply.body;
     const Json json = Json::parse(reply.body);
+    EXPECT_EQ(json["model"], name_);
     EXPECT_GT(json["usage"]["prompt_tokens"], 30);
     ASSERT_EQ(json["results"].size(), 3u);
     std::vector<double> scores(3);

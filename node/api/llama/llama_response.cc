@@ -145,7 +145,8 @@ HttpResponse LlamaWriter::Error(const absl::Status& status) {
 std::string LlamaEmbeddingJson(const ApiEmbeddings& embeddings) {
   OrderedJson json = OrderedJson::array();
   for (const std::vector<float>& vector : embeddings.vectors) {
-    json.push_back({{"index", json.size()}, {"embedding", OrderedJson::array({vector})}});
+    json.push_back(
+        {{"index", json.size()}, {"embedding", OrderedJson::array({FloatsJson(vector)})}});
   }
   return JsonText(json);
 }

@@ -115,15 +115,17 @@ HttpResponse OllamaWriter::Error(const absl::Status& status) {
 
 std::string OllamaEmbed(const std::string& model, const ApiEmbeddings& embeddings,
                         absl::Duration took) {
+  OrderedJson vectors = OrderedJson::array();
+  for (const std::vector<float>& vector : embeddings.vectors) vectors.push_back(FloatsJson(vector));
   return JsonText({{"model", model},
-                   {"embeddings", embeddings.vectors},
+                   {"embeddings", std::move(vectors)},
                    {"total_duration", absl::ToInt64Nanoseconds(took)},
                    {"load_duration", 0},
                    {"prompt_eval_count", embeddings.prompt_tokens}});
 }
 
 std::string OllamaEmbeddings(const ApiEmbeddings& embeddings) {
-  return JsonText({{"embedding", embeddings.vectors[0]}});
+  return JsonText({{"embedding", FloatsJson(embeddings.vectors[0])}});
 }
 
 std::string OllamaLoaded(const std::string& model, bool chat) {

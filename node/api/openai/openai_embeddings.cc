@@ -82,7 +82,7 @@ std::string EmbeddingsJson(const std::string& model, bool is_base64,
     if (is_base64) {
       one["embedding"] = Base64Of(vector);
     } else {
-      one["embedding"] = vector;
+      one["embedding"] = FloatsJson(vector);
     }
     data.push_back(std::move(one));
   }

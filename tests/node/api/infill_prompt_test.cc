@@ -49,10 +49,10 @@ TEST(FillPrompts, NeedsTheTokensAndATextPrompt) {
   wire::ModelStatus model;
   model.set_name("plain");
   EXPECT_THAT(FillPrompts(model, &request),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("plain: it has no tokens")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("plain has no tokens")));
   request.prompts = {{.tokens = {1}}};
   EXPECT_THAT(FillPrompts(Model(), &request),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("prompt of tokens")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not tokens")));
 }
 
 }  // namespace
