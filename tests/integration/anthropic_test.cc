@@ -21,7 +21,7 @@ using ::strata::testing::HttpReply;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-class Anthropic : public testing::ApiCluster {
+class Anthropic : public testing::SharedApiCluster {
  protected:
   uint32_t seqs() const override { return 4; }
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -77,6 +79,42 @@ class ApiCluster : public TwoNodes {
   }
 
   std::string name_;
+};
+
+// The tests of one program use the same cluster, one after the other: starting it takes longer than
+// most of them. One that fails leaves it to no other, and one that changes it (Renew()) neither.
+class SharedApiCluster : public ApiCluster {
+ protected:
+  void SetUp() override {
+    if (kept_.nodes.empty()) {
+      ApiCluster::SetUp();
+      return;
+    }
+    nodes_ = std::exchange(kept_.nodes, {});
+    addresses_ = kept_.addresses;
+    ports_ = kept_.ports;
+    folders_ = kept_.folders;
+    name_ = kept_.name;
+  }
+  void TearDown() override {
+    if (HasFailure() || is_changed_) return;
+    kept_ = {std::move(nodes_), addresses_, ports_, folders_, name_};
+  }
+  static void TearDownTestSuite() { kept_ = {}; }
+
+  // The next test has a cluster of its own.
+  void Renew() { is_changed_ = true; }
+
+ private:
+  struct Kept {
+    std::vector<std::unique_ptr<Program>> nodes;
+    std::vector<std::string> addresses;
+    std::vector<uint16_t> ports;
+    std::vector<std::string> folders;
+    std::string name;
+  };
+  inline static Kept kept_;
+  bool is_changed_ = false;
 };
 
 }  // namespace strata::testing

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 
-using Api = testing::ApiCluster;
+using Api = testing::SharedApiCluster;
 
 TEST_F(Api, EveryNodeWritesWhatTheProgramWrites) {
   const Json run = Run(0, {"run", name_, "The old captain", "--max-tokens", "24", "--temperature",
@@ -499,6 +499,7 @@ TEST_F(Api, ErrorsComeInTheApisForm) {
   page.Send("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
   EXPECT_EQ(page.Read().status, 403);
 
+  Renew();
   EXPECT_TRUE(Run(0, {"unload", "--json"}).is_object());
   EXPECT_EQ(error(Ask(), 404)["code"], "model_not_found");
   EXPECT_THAT(Json::parse(Get(1, "/v1/models").body)["data"], SizeIs(0));

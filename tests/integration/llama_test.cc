@@ -14,7 +14,7 @@ namespace {
 using ::strata::testing::HttpReply;
 using Json = nlohmann::json;
 
-class Llama : public testing::ApiCluster {
+class Llama : public testing::SharedApiCluster {
  protected:
   uint32_t seqs() const override { return 4; }
 

@@ -17,7 +17,7 @@ using ::strata::testing::HttpClient;
 using ::strata::testing::HttpReply;
 using Json = nlohmann::json;
 
-class Responses : public testing::ApiCluster {
+class Responses : public testing::SharedApiCluster {
  protected:
   Json Body(const Json& more) const {
     Json body = {{"model", name_},
