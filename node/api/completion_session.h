@@ -83,6 +83,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::vector<wire::SampledToken> pending;  // with logprobs: tokens not shown yet
     size_t tokens_shown = 0;
     bool started = false;
+    bool is_echoed = false;  // EchoTokens()
     bool ended = false;
     uint32_t tokens = 0;
     std::shared_ptr<GenerationHandle> control;  // until the generation has ended

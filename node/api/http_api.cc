@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "node/api/json_body.h"
 #include "node/api/metrics.h"
-#include "transport/base/utf8.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -165,10 +165,10 @@ void HttpApi::Health(const SharedExchange& exchange) {
     health["coordinates"] = leadership.mine;
     if (!leadership.refused.empty()) health["reason"] = leadership.refused;
     for (const std::string& problem : coordinator_->Problems()) {
-      health["problems"].push_back(ValidUtf8(problem));
+      health["problems"].push_back(problem);
     }
   }
-  HttpResponse response = {.status = knows ? 200 : 503, .body = health.dump()};
+  HttpResponse response = {.status = knows ? 200 : 503, .body = JsonText(health)};
   if (!knows) response.headers.emplace_back("Retry-After", "1");
   exchange->responder->Answer(std::move(response));
 }
