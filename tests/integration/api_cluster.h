@@ -83,8 +83,10 @@ class ApiCluster : public TwoNodes {
 
 // The tests of one program use the same cluster, one after the other: starting it takes longer than
 // most of them. One that fails leaves it to no other, and one that changes it (Renew()) neither.
+// The model is loaded so that outputs do not depend on what earlier tests left in its caches.
 class SharedApiCluster : public ApiCluster {
  protected:
+  std::vector<std::string> LoadArgs() const override { return {"--exact"}; }
   void SetUp() override {
     if (kept_.nodes.empty()) {
       ApiCluster::SetUp();
