@@ -25,7 +25,7 @@ class Anthropic : public testing::SharedApiCluster {
  protected:
   uint32_t seqs() const override { return 4; }
 
-  Json AskFor(Json more = Json::object()) const {
+  Json AskFor(const Json& more = Json::object()) const {
     Json body = {{"model", name_},
                  {"max_tokens", 12},
                  {"temperature", 0},

@@ -69,7 +69,7 @@ class ApiCluster : public TwoNodes {
   }
   // A metric of a model, which only the coordinator has; -1: neither node has it.
   double Metric(const std::string& name) { return std::max(MetricOf(0, name), MetricOf(1, name)); }
-  Json Ask(Json more = Json::object()) const {
+  Json Ask(const Json& more = Json::object()) const {
     Json body = {{"model", name_},   {"prompt", "The old captain"},
                  {"max_tokens", 24}, {"temperature", 0.4},
                  {"top_k", 40},      {"top_p", 0.95},
