@@ -236,7 +236,7 @@ void ApiBackend::Rank(const SharedExchange& exchange, RankRequest request, OnSco
       Ranking{.exchange = exchange, .request = std::move(request), .then = std::move(then)}));
 }
 
-void ApiBackend::Rank(std::shared_ptr<Ranking> ranking) {
+void ApiBackend::Rank(const std::shared_ptr<Ranking>& ranking) {
   Ranking& r = *ranking;
   if (r.answers.size() < 2) {
     ApiRequest word = {.model = r.request.model,

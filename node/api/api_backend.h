@@ -82,7 +82,7 @@ class ApiBackend {
                                                   const std::string& name) const;
   struct Ranking;
   // The next of the two answers, then of the documents; then scores them.
-  void Rank(std::shared_ptr<Ranking> ranking);
+  void Rank(const std::shared_ptr<Ranking>& ranking);
   void FindListedModel(const std::string& name, const SharedExchange& exchange, OnListedModel then);
   void Prepare(SharedExchange exchange, ApiRequest request,
                std::function<void(CompletionSession::Options)> then);
