@@ -112,7 +112,7 @@ class RunSession {
   absl::Status Run() {
     if (auto s = session_.Connect(options_.plan.client); !s.ok()) return s;
     if (auto s = GetModel(); !s.ok()) return s;
-    return options_.embed ? session_.Embed(options_.generation, std::move(report_))
+    return options_.embed ? session_.Embed(options_.generation, report_)
                           : session_.Generate(options_.generation, std::move(report_));
   }
 

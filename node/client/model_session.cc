@@ -157,7 +157,7 @@ absl::Status ModelSession::Generate(const GenerateFlags& options, GenerationRepo
   return absl::OkStatus();
 }
 
-absl::Status ModelSession::Embed(const GenerateFlags& options, GenerationReport report) {
+absl::Status ModelSession::Embed(const GenerateFlags& options, const GenerationReport& report) {
   wire::GenerateRequest request;
   request.set_model(absl::BytesToHexString(report.model.id));
   request.set_prompt(options.prompt);

@@ -70,7 +70,7 @@ class ModelSession {
   absl::Status Generate(const GenerateFlags& options, GenerationReport report);
   // Writes the embedding of the prompt as a JSON array; with `json` in an object, with the model
   // and the prompt's tokens. Errors as of Generate().
-  absl::Status Embed(const GenerateFlags& options, GenerationReport report);
+  absl::Status Embed(const GenerateFlags& options, const GenerationReport& report);
 
  private:
   absl::Status WhyFailed(const std::string& model_id, const absl::Status& status);

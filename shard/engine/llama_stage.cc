@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   const bool was_embedded = std::exchange(is_embedded_, false);
   watch_ = &watch;
   std::vector<float> output;
-  const absl::Status status = Decode(batch);
+  absl::Status status = Decode(batch);
   if (status.ok() && config_.facts.is_last) {
     for (size_t i = 0; i < batch.output_rows.size(); ++i) {
       const absl::Span<const float> logits = Logits(i);
