@@ -230,8 +230,9 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
     Choice& choice = choices_[index];
     if (over_ || choice.ended || choice.complete() || choice.next_prompt) return;
     // A request that is taken over may report its prompt again.
-    if (token.prompt_size() > 0 && !std::exchange(choice.is_echoed, true))
+    if (token.prompt_size() > 0 && !std::exchange(choice.is_echoed, true)) {
       EchoTokens(&choice, token);
+    }
     if (token.end_of_generation() || options_.request.tokens_max == 0) return;
     choice.logprob += token.logprob();
     ++choice.tokens;

@@ -23,8 +23,9 @@ absl::Status FillPrompts(const wire::ModelStatus& model, ApiRequest* request) {
   }
   if (!files.empty()) absl::StrAppend(&files, fill.file_separator(), "\n");
   for (ApiPrompt& prompt : request->prompts) {
-    if (!prompt.tokens.empty())
+    if (!prompt.tokens.empty()) {
       return BadParam("suffix", "is of a prompt that is text, not tokens");
+    }
     prompt.text = absl::StrCat(files, fill.prefix(), prompt.text, fill.suffix(), infill.suffix,
                                fill.middle());
   }

@@ -200,7 +200,8 @@ uint64_t EmbeddingBytes(const Slice& slice) {
   return embedding != nullptr && has_head ? embedding->bytes : 0;
 }
 
-// What the model's file says, by llama.cpp's numbers; of a model that ranks, its last row's state.
+// The kind that the model's file names, by llama.cpp's numbers; a model that ranks has its last
+// row's state.
 wire::Pooling PoolingOf(const GgufHeader& header, absl::string_view architecture) {
   switch (header.GetInteger(absl::StrCat(architecture, ".pooling_type")).value_or(0)) {
     case LLAMA_POOLING_TYPE_MEAN:

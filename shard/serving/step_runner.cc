@@ -24,8 +24,9 @@ SlotSamplers::Row RowOf(const wire::Step& step, uint32_t row) {
 StepRunner::StepRunner(const wire::StageSpec& spec, std::string where, Clock* clock,
                        std::unique_ptr<Stage> stage)
     : spec_(spec), where_(std::move(where)), clock_(clock), stage_(std::move(stage)) {
-  if (IsLastStage(spec_))
+  if (IsLastStage(spec_)) {
     samplers_.emplace(stage_->facts().n_seq_max, stage_->vocab(), stage_->facts().pooling);
+  }
 }
 
 std::unique_ptr<Stage> StepRunner::TakeStage() {

@@ -439,7 +439,7 @@ TEST_F(Api, RanksDocumentsAlikeThroughEveryNode) {
       scores[result["index"].get<size_t>()] = last = score;
     }
     EXPECT_NEAR(scores[0], scores[2], 0.02);  // their rows were computed beside others
-    // What the chat's next token is likely to be says the same.
+    // The chat's next token has the same probabilities.
     Json chat = {{"model", name_},
                  {"messages",
                   {{{"role", "system"},

@@ -1,4 +1,4 @@
-// What of a prompt's log-probabilities needs no vocabulary; the rest is in serving_outputs_test.
+// The errors of a prompt's log-probabilities; serving_outputs_test has their values.
 #include "shard/sampling/prompt_scores.h"
 
 #include <limits>
