@@ -190,9 +190,7 @@ absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view text) {
   EmbeddingRequest request;
   request.model = fields.Text("model").value_or("");
   const char* name = fields.Find("input") == nullptr ? "content" : "input";
-  const Json* input = fields.Find(name);
-  if (input == nullptr) fields.Wrong(name, "is missing");
-  if (fields.status().ok()) fields.Fail(ReadEmbeddingInputs(*input, name, &request));
+  ReadEmbeddingInputs(name, &fields, &request);
   if (!fields.status().ok()) return fields.status();
   return request;
 }

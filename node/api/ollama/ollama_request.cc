@@ -219,9 +219,7 @@ absl::StatusOr<EmbeddingRequest> ParseInputs(absl::string_view text, const char*
   request.truncates = fields.Bool("truncate").value_or(true);
   ApiRequest unused;
   ReadOptions(&fields, &unused);
-  const Json* input = fields.Find(name);
-  if (input == nullptr) fields.Wrong(name, "is missing");
-  if (fields.status().ok()) fields.Fail(ReadEmbeddingInputs(*input, name, &request));
+  ReadEmbeddingInputs(name, &fields, &request);
   if (!fields.status().ok()) return fields.status();
   return request;
 }

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
-#include "node/api/field_reader.h"
 #include "node/api/json_body.h"
 
 namespace strata {
@@ -28,10 +27,7 @@ std::string Base64Of(const std::vector<float>& vector) {
   return absl::Base64Escape(bytes);
 }
 
-}  // namespace
-
-absl::Status ReadEmbeddingInputs(const Json& json, const std::string& name,
-                                 EmbeddingRequest* request) {
+absl::Status ReadInputs(const Json& json, const std::string& name, EmbeddingRequest* request) {
   const bool several = json.is_array() && (json.empty() || !json[0].is_number());
   const std::vector<const Json*> inputs = ListOf(json, several);
   if (inputs.empty() || inputs.size() > kApiInputsMax) {
@@ -52,6 +48,14 @@ absl::Status ReadEmbeddingInputs(const Json& json, const std::string& name,
   return absl::OkStatus();
 }
 
+}  // namespace
+
+void ReadEmbeddingInputs(const char* name, FieldReader* fields, EmbeddingRequest* request) {
+  const Json* input = fields->Find(name);
+  if (input == nullptr) fields->Wrong(name, "is missing");
+  if (fields->status().ok()) fields->Fail(ReadInputs(*input, name, request));
+}
+
 absl::StatusOr<EmbeddingRequest> ParseEmbeddings(absl::string_view text) {
   const auto body = JsonBody::Parse(text);
   if (!body.ok()) return body.status();
@@ -67,9 +71,7 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddings(absl::string_view text) {
     fields.Wrong("encoding_format", "must be float or base64");
   }
   request.is_base64 = format == "base64";
-  const Json* input = fields.Find("input");
-  if (input == nullptr) fields.Wrong("input", "is missing");
-  if (fields.status().ok()) fields.Fail(ReadEmbeddingInputs(*input, "input", &request));
+  ReadEmbeddingInputs("input", &fields, &request);
   if (!fields.status().ok()) return fields.status();
   return request;
 }

@@ -6,18 +6,18 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json_fwd.hpp"
 #include "node/api/api_request.h"
 #include "node/api/api_response.h"
+#include "node/api/field_reader.h"
 
 namespace strata {
 
 // kInvalidArgument, kUnimplemented: the field and what is wrong (request_status.h).
 absl::StatusOr<EmbeddingRequest> ParseEmbeddings(absl::string_view body);
 
-// Inputs as a string, tokens, or an array of either, into `request`. `name`: of the field.
-absl::Status ReadEmbeddingInputs(const nlohmann::json& json, const std::string& name,
-                                 EmbeddingRequest* request);
+// The field `name`, which must be there: a string, tokens, or an array of either. Reads nothing
+// where a field before it was wrong.
+void ReadEmbeddingInputs(const char* name, FieldReader* fields, EmbeddingRequest* request);
 
 std::string EmbeddingsJson(const std::string& model, bool is_base64,
                            const ApiEmbeddings& embeddings);
