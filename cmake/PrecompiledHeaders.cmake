@@ -4,15 +4,11 @@
 
 option(STRATA_PRECOMPILED_HEADERS "Read the headers that most sources include once (for clang)" OFF)
 
-if(STRATA_PRECOMPILED_HEADERS AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Without the times of the headers it is the same in each clone, and ccache has what was compiled with it.
-  add_compile_options("SHELL:-Xclang -fno-pch-timestamp")
-endif()
-
 # strata_precompiled_headers(TARGET HEADER [LIBRARY…]): the target whose header others reuse.
 function(strata_precompiled_headers target header)
   if(STRATA_PRECOMPILED_HEADERS)
     add_library(${target} OBJECT ${PROJECT_SOURCE_DIR}/cmake/headers.cc)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/precompile)
     target_link_libraries(${target} PRIVATE strata_options ${ARGN})
     target_precompile_headers(${target} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/${header})
   endif()

@@ -52,6 +52,7 @@ strata_native() {
 #   test   for the tests, scripts/check and debugging, on top of base
 #   bench  the programs that scripts/bench-* compare with, on top of test
 #   train  for scripts/train_demo_model, on top of base
+#   package  for scripts/package, on top of base
 #   verbs  for the virtual machine of scripts/test-verbs, on top of test
 #   gpu    ggml's Vulkan plug-in; with an NVIDIA card it comes by itself, and the CUDA plug-in instead
 #          where the mirror has the one that fits (scripts/setup)
@@ -61,7 +62,7 @@ strata_packages() {
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc openssl protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp python" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
-    darwin*:bench | darwin*:gpu | darwin*:verbs) names="" ;;
+    darwin*:bench | darwin*:gpu | darwin*:package | darwin*:verbs) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
@@ -73,6 +74,7 @@ strata_packages() {
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
     # NVIDIA's Vulkan driver, which is the host's, needs libraries of X11 and glvnd even without a display.
     *:gpu) names="libggml0-backend-vulkan libxext6 libglvnd0" ;;
+    *:package) names="xz-utils libggml0-backend-vulkan" ;;
     *:verbs) names="qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core ibverbs-providers" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
@@ -88,7 +90,7 @@ strata_nvidia() {
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; verbs) echo 700 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
+  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; package) echo 100 ;; verbs) echo 700 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.
@@ -122,8 +124,7 @@ strata_bin_dir() { echo "$strata_repo/build/$1/bin"; }
 # Replaces this shell by a command, run in the place, in the current folder. Signals and exit status
 # are the command's own, as this shell becomes the command.
 strata_exec() {
-  # Relative paths in the cache's keys: a second clone finds what the first one compiled. Not with clang
-  # (CMakePresets.json): its precompiled headers name the folder that they were made in.
+  # Relative paths in the cache's keys: a second clone finds what the first one compiled.
   export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache} CCACHE_BASEDIR=$strata_repo CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=pch_defines,time_macros # With precompiled headers, ccache asks for this.
   # After the release build's folder comes a stand-in that builds `strata` first.

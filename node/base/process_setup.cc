@@ -15,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "transport/base/descriptor.h"
+#include "transport/base/own_program.h"
+#include "transport/base/thread_name.h"
 
 namespace strata {
 namespace {
@@ -46,6 +48,7 @@ void PrepareProcess() {
 #ifndef __linux__
   OpenClosedStreams();
 #endif
+  if (!BundleFolder().empty()) NameThread("strata");  // for `ps`; else it is the loader's name
   if (getenv(kCoreVariable) == nullptr) ForbidCoreFiles();
   umask(S_IRWXG | S_IRWXO);
   rlimit limit = {};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "transport/base/own_program.h"
 #include "transport/base/utf8.h"
 
 namespace strata {
@@ -69,7 +70,12 @@ absl::Status TakeError() {
   return absl::InvalidArgumentError(ValidUtf8(words));
 }
 
-// Only the folders of STRATA_PYTHON_PATH are searched for modules.
+// The folders that are searched for modules, with colons; no others are.
+std::string PythonPath() {
+  const std::string& bundle = BundleFolder();
+  return bundle.empty() ? STRATA_PYTHON_PATH : absl::StrCat(bundle, "/lib/python");
+}
+
 absl::Status StartInterpreter() {
   PyPreConfig before;
   PyPreConfig_InitIsolatedConfig(&before);
@@ -86,7 +92,8 @@ absl::Status StartInterpreter() {
   config.write_bytecode = 0;
   config.module_search_paths_set = 1;
   PyStatus status = PyStatus_Ok();
-  for (const absl::string_view folder : absl::StrSplit(STRATA_PYTHON_PATH, ':')) {
+  const std::string path = PythonPath();
+  for (const absl::string_view folder : absl::StrSplit(path, ':')) {
     const std::wstring wide(folder.begin(), folder.end());
     status = PyWideStringList_Append(&config.module_search_paths, wide.c_str());
     if (PyStatus_Exception(status) != 0) break;
@@ -106,7 +113,7 @@ absl::Status Start() {
   }
   if (module == nullptr) {
     status = absl::UnavailableError(absl::StrCat("Jinja2 cannot be loaded: ", TakeError().message(),
-                                                 "; it was looked for in ", STRATA_PYTHON_PATH));
+                                                 "; it was looked for in ", PythonPath()));
   }
   the_module = module;
   PyEval_SaveThread();

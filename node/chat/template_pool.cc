@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "node/workers/child_process.h"
+#include "transport/base/own_program.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "node/workers/child_process.h"
+#include "transport/base/own_program.h"
 
 namespace strata {
 

@@ -18,6 +18,7 @@
 #include "node/keys/node_security.h"
 #include "node/workers/child_process.h"
 #include "proto/cluster.pb.h"
+#include "transport/base/own_program.h"
 #include "transport/base/steady_time.h"
 #include "transport/security/private_file.h"
 

@@ -7,7 +7,7 @@
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
 #include "node/doctor/doctor_collect.h"
-#include "node/workers/child_process.h"
+#include "transport/base/own_program.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/text_table.h"
 

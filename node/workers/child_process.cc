@@ -15,10 +15,6 @@
 #include <thread>
 #include <utility>
 
-#ifdef __APPLE__
-#include <mach-o/dyld.h>
-#endif
-
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
@@ -373,19 +369,6 @@ void PreferOomKill() {
   ForbidCoreFiles();
 #ifdef __linux__
   std::ofstream("/proc/self/oom_score_adj") << 800;
-#endif
-}
-
-std::string OwnProgram() {
-#ifdef __APPLE__
-  uint32_t size = 0;
-  _NSGetExecutablePath(nullptr, &size);
-  std::string path(size, '\0');
-  _NSGetExecutablePath(path.data(), &size);
-  path.resize(strlen(path.c_str()));
-  return path;
-#else
-  return "/proc/self/exe";
 #endif
 }
 

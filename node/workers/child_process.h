@@ -92,7 +92,4 @@ class ChildProcess {
 // writes no core file of gigabytes when it aborts.
 void PreferOomKill();
 
-// Path of the running program, good for starting it again even when its file was replaced since.
-std::string OwnProgram();
-
 }  // namespace strata

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "llama.h"
+#include "transport/base/own_program.h"
 
 namespace strata {
 namespace {
@@ -79,7 +80,8 @@ void StartEngine() {
   std::call_once(once, [] {
     llama_log_set(OnLog, nullptr);
     LeaveOutSoftwareVulkan();
-    ggml_backend_load_all();
+    const std::string& bundle = BundleFolder();
+    ggml_backend_load_all_from_path(bundle.empty() ? nullptr : (bundle + "/lib/ggml").c_str());
     llama_backend_init();
   });
 }

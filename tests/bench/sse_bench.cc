@@ -38,6 +38,7 @@
 #include "node/http/http_server.h"
 #include "node/workers/child_process.h"
 #include "tests/support/cpu_seconds.h"
+#include "transport/base/own_program.h"
 
 namespace strata {
 namespace {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "node/workers/child_process.h"
 #include "node/workers/parent_watch.h"
+#include "transport/base/own_program.h"
 
 namespace {
 

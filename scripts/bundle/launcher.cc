@@ -1,0 +1,38 @@
+// bin/strata of a bundle (scripts/package): becomes the program lib/strata under the bundle's own
+// loader and libraries, whatever libc the system has, or none. Linked statically for that reason.
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+int main(int argc, char** argv) {
+  char self[PATH_MAX];
+  const ssize_t bytes = readlink("/proc/self/exe", self, sizeof(self));
+  if (bytes <= 0 || bytes == static_cast<ssize_t>(sizeof(self))) {
+    fputs("strata: its own folder is not known: /proc is not mounted\n", stderr);
+    return 127;
+  }
+  std::string folder(self, static_cast<size_t>(bytes));
+  for (int levels = 0; levels < 2; ++levels) folder.resize(folder.rfind('/'));
+  const std::string libraries = folder + "/lib";
+  const std::string loader = libraries + "/" STRATA_LOADER;
+  const std::string program = libraries + "/strata";
+
+  // Made for the system's libc, which the bundle does not use.
+  unsetenv("LD_PRELOAD");
+  unsetenv("LD_AUDIT");
+  std::vector<const char*> args = {loader.c_str(),    "--library-path", libraries.c_str(), "--argv0",
+                                   argc > 0 ? argv[0] : "strata", program.c_str()};
+  for (int i = 1; i < argc; ++i) args.push_back(argv[i]);
+  args.push_back(nullptr);
+  execv(loader.c_str(), const_cast<char* const*>(args.data()));
+  fprintf(stderr, "strata: %s cannot be started (%s): unpack the bundle again\n", loader.c_str(),
+          strerror(errno));
+  return 127;
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# A bundle of scripts/package runs where nothing else is, beside a system of another make, and from the installer.
+# Usage: bundle_test.sh PROGRAM
+set -uo pipefail
+
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd -P)
+program=$1
+work=$(mktemp -d)
+server=
+cleanup() {
+  if [[ -n $server ]]; then kill "$server" 2>/dev/null; fi
+  rm -rf "$work"
+}
+trap cleanup EXIT
+failed=0
+
+# expect NAME CONDITION…
+expect() {
+  local name=$1
+  shift
+  if "$@"; then
+    echo "ok: $name"
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $name"
+    tail -n 30 "$work/out" "$work/err" 2>/dev/null | sed 's/^/    /'
+  fi
+}
+run() { "$@" >"$work/out" 2>"$work/err" </dev/null; }
+says() { grep -qE -e "$1" "$work/out" "$work/err"; }
+
+root=$work/root bundle=$work/root/opt/strata
+mkdir -p "$root"/{proc,dev,tmp,opt}
+run env STRATA_INSIDE=1 "$scripts/package" bundle --program "$program" --folder "$bundle"
+expect "a bundle is made" test $? == 0
+[[ $failed == 0 ]] || exit 1
+
+# --- a machine that has nothing: no shell, no libc, no user -----------------------------------------
+
+# in_root CMD…: in the bundle's root, with a network of its own that has a loopback interface and no more.
+in_root() {
+  unshare --mount --net --pid --fork --kill-child bash -c '
+    root=$1; shift
+    ip link set lo up
+    mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"; mount -t tmpfs tmpfs "$root/tmp"
+    exec chroot "$root" "$@"' in_root "$root" "$@"
+}
+if [[ $(id -u) == 0 ]] && unshare --mount --net true 2>/dev/null; then
+  run in_root /opt/strata/bin/strata --version
+  expect "it starts where nothing is" says "libllama"
+  HOME=/tmp run in_root /opt/strata/bin/strata demo
+  expect "three nodes run the demo there" says "tok/s|tokens/s"
+else
+  echo "skipped: a root with nothing in it: namespaces are not allowed here"
+fi
+
+# --- on a system with libraries of its own ----------------------------------------------------------
+
+export HOME=$work/home
+mkdir -p "$HOME"
+"$bundle/bin/strata" node --open --no-mdns --listen 127.0.0.1:0 --name bundled --data-dir "$work/data" \
+  >"$work/ready" 2>"$work/err" </dev/null &
+server=$!
+for _ in $(seq 300); do
+  if [[ -s $work/ready ]]; then break; fi
+  sleep 0.1
+done
+address=$(grep -o '"address":"[^"]*"' "$work/ready" | head -n 1 | cut -d '"' -f 4)
+run "$bundle/bin/strata" load "$bundle/share/strata/strata-demo.gguf" --node "$address"
+expect "a bundled node loads a model" test $? == 0
+run "$bundle/bin/strata" run strata-demo "Once upon a time" --max-tokens 8 --node "$address"
+expect "and answers" test -s "$work/out"
+maps=$(for pid in $(pgrep -f "$bundle/lib/strata"); do awk '$6 ~ /^\// { print $6 }' "/proc/$pid/maps"; done |
+  sort -u | grep -v -e "^$bundle/" -e "^$work/" -e '^/dev/' -e '^/memfd:' -e '^/SYSV' -e '^/usr/lib/locale/')
+echo "$maps" >"$work/out"
+expect "no library of the system is in its processes" test -z "$maps"
+expect "they are named" test "$(cat "/proc/$server/comm")" == strata
+LD_PRELOAD=/nothing.so run "$bundle/bin/strata" --version
+expect "a library that others preload is left out" test ! -s "$work/err"
+kill "$server"
+wait "$server" 2>/dev/null
+server=
+
+exit $((failed > 0))

@@ -1,0 +1,16 @@
+// The running program: how it is started again, and where its own files are.
+#pragma once
+
+#include <string>
+
+namespace strata {
+
+// Path of the running program, good for starting it again even when its file was replaced since.
+std::string OwnProgram();
+
+// The folder of the bundle (scripts/package) that this process runs from: lib/ has its libraries,
+// lib/ggml its plug-ins, lib/python its modules, share/strata its model, and nothing of the system's
+// is used in their place. Empty: it does not run from one.
+const std::string& BundleFolder();
+
+}  // namespace strata
