@@ -22,7 +22,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # fetch URL FILE: goes on where FILE ends.
 fetch() {
   if have curl; then
-    curl -fsSL --retry 3 --connect-timeout 20 -C - -o "$2" "$1"
+    curl -fsL --retry 3 --connect-timeout 20 -C - -o "$2" "$1"
   else
     wget -q -c -O "$2" "$1"
   fi

@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# scripts/install.sh from a web server, with bundles that hold a script: what goes right, and what goes wrong, says one
+# clear line and changes nothing. Usage: install_test.sh
+set -uo pipefail
+
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd -P)
+work=$(mktemp -d)
+server=
+cleanup() {
+  if [[ -n $server ]]; then kill "$server" 2>/dev/null; fi
+  rm -rf "$work"
+}
+trap cleanup EXIT
+www=$work/www
+mkdir -p "$www" "$work/fakes" "$work/logs"
+processor=$(uname -m)
+passed=0 failed=0
+
+# expect NAME CONDITION…
+expect() {
+  local name=$1
+  shift
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $name"
+    sed 's/^/    /' "$work/out" "$work/err"
+  fi
+}
+
+# bundle VERSION [BYTES]: one that prints its version, with as many random bytes.
+bundle() {
+  local name=strata-$1-linux-$processor
+  mkdir -p "$work/$name/bin"
+  printf '#!/bin/sh\necho strata %s\n' "$1" >"$work/$name/bin/strata"
+  chmod +x "$work/$name/bin/strata"
+  head -c "${2:-1000}" /dev/urandom >"$work/$name/filling"
+  tar -C "$work" -cJf "$www/$name.tar.xz" "$name"
+}
+sign() { "$scripts/package" sign --key "$work/key" --folder "$www" "$@" >/dev/null 2>"$work/err"; }
+
+# serve [BYTES-PER-SECOND]
+serve() {
+  if [[ -n $server ]]; then
+    kill "$server"
+    wait "$server" 2>/dev/null
+  fi
+  cat >"$work/nginx.conf" <<CONF
+worker_processes 1;
+pid $work/logs/pid;
+error_log $work/logs/error;
+events {}
+http {
+  access_log $work/logs/access;
+  client_body_temp_path $work/logs; proxy_temp_path $work/logs; fastcgi_temp_path $work/logs;
+  uwsgi_temp_path $work/logs; scgi_temp_path $work/logs;
+  server { listen 127.0.0.1:$port; root $www; limit_rate ${1:-0}; }
+}
+CONF
+  nginx -c "$work/nginx.conf" -g 'daemon off; user root;' 2>"$work/err" &
+  server=$!
+  for _ in $(seq 100); do
+    if curl -fs "http://127.0.0.1:$port/SHA256SUMS" -o /dev/null; then return; fi
+    sleep 0.1
+  done
+}
+
+# install [NAME=VALUE…]: as `curl … | sh` does; in a folder of its own, with fakes before the system's tools.
+install() {
+  env PATH="$work/fakes:$PATH" STRATA_PREFIX="$work/prefix" STRATA_DOWNLOAD_URL="http://127.0.0.1:$port/" "$@" \
+    "${shell[@]}" <"$www/install.sh" >"$work/out" 2>"$work/err"
+}
+shell=(sh)
+# fails_with PATTERN [NAME=VALUE…]: one line, and nothing is installed.
+fails_with() {
+  local pattern=$1
+  shift
+  ! install "$@" && [[ $(wc -l <"$work/err") == 1 ]] && grep -qE -e "$pattern" "$work/err" && [[ ! -e $work/prefix/bin/strata ]]
+}
+fake() {
+  printf '#!/bin/sh\n%s\n' "$2" >"$work/fakes/$1"
+  chmod +x "$work/fakes/$1"
+}
+runs() { [[ $("$work/prefix/bin/strata") == "strata $1" ]]; }
+says() { grep -qE -e "$1" "$work/out"; }
+
+ssh-keygen -q -t ed25519 -N '' -f "$work/key"
+ssh-keygen -q -t ed25519 -N '' -f "$work/other"
+bundle 0.1.0
+expect "a bundle is signed" sign
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+serve
+
+# --- what goes wrong --------------------------------------------------------------------------------
+
+expect "no address" fails_with "no release yet: set STRATA_DOWNLOAD_URL" STRATA_DOWNLOAD_URL=
+expect "no server" fails_with "cannot fetch .*/SHA256SUMS: check" STRATA_DOWNLOAD_URL=http://127.0.0.1:1
+expect "nothing there" fails_with "cannot fetch .*/none/SHA256SUMS" STRATA_DOWNLOAD_URL="http://127.0.0.1:$port/none"
+cp "$www/install.sh" "$work/install.sh"
+cp "$scripts/install.sh" "$www/install.sh"
+expect "an installer without a key" fails_with "no key to check a release with"
+cp "$work/install.sh" "$www/install.sh"
+fake uname 'case $1 in -s) echo Linux ;; *) echo riscv64 ;; esac'
+expect "another processor" fails_with "no bundle for Linux on riscv64"
+fake uname 'case $1 in -s) echo Plan9 ;; *) echo x86_64 ;; esac'
+expect "another system" fails_with "no bundle for Plan9 on x86_64"
+rm "$work/fakes/uname"
+fake df 'echo Filesystem; echo disk 0 0 1024 100% /'
+expect "a full disk" fails_with "1 MiB free, and 250 are needed"
+rm "$work/fakes/df"
+touch "$work/file"
+expect "no permission" fails_with "cannot write to .*/file/bin: choose another place" STRATA_PREFIX="$work/file"
+fake tar 'exit 2'
+expect "an archive that cannot be unpacked" fails_with "cannot be unpacked in .*: nothing was installed"
+rm "$work/fakes/tar"
+cp "$www/SHA256SUMS" "$work/SHA256SUMS"
+echo "$(printf '%064d' 0)  strata-9.9.9-linux-$processor.tar.xz" >>"$www/SHA256SUMS"
+expect "a list that nobody signed" fails_with "signature of .* is wrong: nothing was installed"
+cp "$work/SHA256SUMS" "$www/SHA256SUMS"
+cp "$www/SHA256SUMS.sig" "$work/SHA256SUMS.sig"
+rm "$www/SHA256SUMS.sig"
+ssh-keygen -q -Y sign -f "$work/other" -n strata "$www/SHA256SUMS"
+expect "another's signature" fails_with "signature of .* is wrong"
+mv "$work/SHA256SUMS.sig" "$www/SHA256SUMS.sig"
+cp "$www/strata-0.1.0-linux-$processor.tar.xz" "$work/archive"
+printf x | dd of="$www/strata-0.1.0-linux-$processor.tar.xz" bs=1 seek=100 conv=notrunc status=none
+rm -r "$work/prefix"
+expect "a changed archive" fails_with "wrong checksum: nothing was installed"
+cp "$work/archive" "$www/strata-0.1.0-linux-$processor.tar.xz"
+expect "nothing is left behind" test -z "$(find "$work/prefix" -name 'new*' -o -name '*.tar.xz')"
+
+# --- what goes right --------------------------------------------------------------------------------
+
+expect "it installs" install
+expect "it says what to do next" says "not in your PATH.*strata demo"
+expect "what it installed runs" runs 0.1.0
+expect "it installs twice" install PATH="$work/prefix/bin:$PATH"
+expect "and says so" says "0.1.0 is here already"
+expect "the place is in the PATH" says "try it: strata demo"
+expect "it still runs" runs 0.1.0
+
+rm -r "$www"/strata-*
+bundle 0.2.0 3000000
+sign
+serve 500k
+install &
+installing=$!
+sleep 2
+kill "$server"
+wait "$installing"
+expect "cut off it says how to go on" grep -q "run this again, and it goes on where it stopped" "$work/err"
+expect "what was there runs" runs 0.1.0
+server=
+serve
+expect "it goes on" install
+expect "where it stopped" grep -q '" 206 ' "$work/logs/access"
+expect "the newer one runs" runs 0.2.0
+expect "the one before stays for who runs it" test -x "$work/prefix/share/strata/0.1.0/bin/strata"
+rm -r "$www"/strata-*
+bundle 0.3.0
+sign --url "http://127.0.0.1:$port"
+expect "an installer that knows its address" install STRATA_DOWNLOAD_URL=
+expect "installs from there" runs 0.3.0
+expect "what is older goes" test ! -e "$work/prefix/share/strata/0.1.0"
+
+# Busybox alone, with its wget, and what checks signatures.
+mkdir "$work/busybox"
+busybox --install -s "$work/busybox"
+ln -s "$(command -v ssh-keygen)" "$work/busybox/ssh-keygen"
+rm -rf "$work/prefix"
+shell=("$work/busybox/sh")
+expect "it installs with busybox" install PATH="$work/busybox"
+expect "and that runs" runs 0.3.0
+
+echo "$passed passed, $failed failed"
+exit $((failed > 0))
