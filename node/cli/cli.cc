@@ -21,7 +21,6 @@
 #include "node/base/standard_output.h"
 #include "node/cli/cli_verbs.h"
 #include "transport/base/printable_text.h"
-#include "transport/base/version.h"
 
 namespace strata {
 namespace {
@@ -38,12 +37,6 @@ Examples:
 Exit status: 0 done; 1 failed; 2 a wrong command line; 3 the model is missing, damaged, unknown or
 cannot be cut so; 4 not enough memory or disk; 5 a node or worker failed; 6 the
 doctor found something wrong; 130 interrupted.)";
-
-std::string VersionText() {
-  const wire::Versions& versions = LocalVersions();
-  return absl::StrCat("strata ", versions.strata(), "\nprotocol ", versions.protocol(),
-                      "\nlibllama ", versions.llama(), "\nlibggml ", versions.ggml());
-}
 
 // Prints the footer as written, not filled like a paragraph: examples have lines of their own.
 class HelpFormatter final : public CLI::Formatter {
@@ -204,6 +197,10 @@ int RunCommandLine(int argc, char** argv) {
     const bool remove = app.get_subcommand("nodes")->got_subcommand("remove");
     return Finish(remove ? RunNodesRemove(line.key_change) : RunNodes(line.nodes),
                   /*about_models=*/false);
+  }
+  if (app.got_subcommand("version")) {
+    StartLogging({});
+    return Finish(RunVersion(line.version), /*about_models=*/false);
   }
   StartLogging({.verbose = line.demo.verbose});
   if (!line.demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {

@@ -52,6 +52,13 @@ beside it. With --exact they give the same text bit for bit, also when it is rep
 failure, as long as stages are cut alike and on devices of the same kind. The model stays until it is
 unloaded, and is loaded again if a node stops or dies: 'strata run NAME' and other programs use it.)";
 
+constexpr char kVersionFooter[] = R"(
+Examples:
+  strata version
+  strata version --json
+
+Nodes work together where libllama and libggml are the same.)";
+
 constexpr char kUnloadFooter[] = R"(
 Examples:
   strata unload
@@ -429,6 +436,12 @@ void AddUnload(CLI::App* app, UnloadOptions* options) {
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
+void AddVersion(CLI::App* app, VersionOptions* options) {
+  CLI::App* verb = app->add_subcommand("version", "Show which Strata this is");
+  verb->footer(kVersionFooter);
+  verb->add_flag("--json", options->json, "Print JSON, with each library and plug-in");
+}
+
 void AddDrain(CLI::App* app, DrainOptions* options) {
   CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
@@ -480,6 +493,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddApprove(app, &line->approve);
   AddKeyVerbs(app, &line->key, &line->key_change);
   AddToken(app, &line->token);
+  AddVersion(app, &line->version);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
   AddTemplate(app, &line->template_limits);

@@ -9,6 +9,7 @@
 #include "node/cli/measure.h"
 #include "node/cli/model_commands.h"
 #include "node/cli/token_verbs.h"
+#include "node/cli/version_command.h"
 #include "node/daemon/node.h"
 #include "node/demo/demo.h"
 #include "node/doctor/doctor.h"
@@ -41,6 +42,7 @@ struct CommandLine {
   KeyChangeOptions key_change;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
+  VersionOptions version;
   TemplateLimits template_limits;
   bool run_verbose = false;
   bool worker_verbose = false;

@@ -27,8 +27,9 @@ int main(int argc, char** argv) {
   // Made for the system's libc, which the bundle does not use.
   unsetenv("LD_PRELOAD");
   unsetenv("LD_AUDIT");
-  std::vector<const char*> args = {loader.c_str(),    "--library-path", libraries.c_str(), "--argv0",
-                                   argc > 0 ? argv[0] : "strata", program.c_str()};
+  std::vector<const char*> args = {
+      loader.c_str(), "--library-path", libraries.c_str(), "--argv0", argc > 0 ? argv[0] : "strata",
+      program.c_str()};
   for (int i = 1; i < argc; ++i) args.push_back(argv[i]);
   args.push_back(nullptr);
   execv(loader.c_str(), const_cast<char* const*>(args.data()));

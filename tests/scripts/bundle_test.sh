@@ -76,6 +76,9 @@ while read -r pid; do awk '$6 ~ /^\// { print $6 }' "/proc/$pid/maps"; done <"$w
   grep -v -e "^$bundle/" -e "^$work/" -e '^/dev/' -e '^/memfd:' >"$work/out"
 expect "no library of the system is in their memory" test ! -s "$work/out"
 expect "they are named" test "$(cat "/proc/$server/comm")" == strata
+run "$bundle/bin/strata" version --json
+expect "it names its libraries" says "\"$bundle/lib/libllama.so"
+expect "and its plug-ins" says "\"$bundle/lib/ggml/libggml-cpu"
 LD_PRELOAD=/nothing.so run "$bundle/bin/strata" --version
 expect "a library that others preload is left out" test ! -s "$work/err"
 kill "$server"

@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <cstring>
 #else
+#include <link.h>
+
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/match.h"
 #endif
+
+#include <algorithm>
 
 namespace strata {
 #ifdef __APPLE__
@@ -29,6 +33,13 @@ const std::string& BundleFolder() {
   return *kNone;
 }
 
+std::vector<std::string> LoadedLibraries() {
+  std::vector<std::string> paths;
+  for (uint32_t i = 1; i < _dyld_image_count(); ++i) paths.push_back(_dyld_get_image_name(i));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
 #else
 
 std::string OwnProgram() {
@@ -45,6 +56,21 @@ const std::string& BundleFolder() {
     return new std::string(is_loader ? executable.parent_path().parent_path().string() : "");
   }();
   return *kFolder;
+}
+
+std::vector<std::string> LoadedLibraries() {
+  std::vector<std::string> paths;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* to) {
+        // Neither the program itself nor the kernel's linux-vdso.so.1 has a path.
+        if (info->dlpi_name[0] == '/') {
+          static_cast<std::vector<std::string>*>(to)->push_back(info->dlpi_name);
+        }
+        return 0;
+      },
+      &paths);
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 #endif

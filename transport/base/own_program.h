@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace strata {
 
@@ -9,8 +10,11 @@ namespace strata {
 std::string OwnProgram();
 
 // The folder of the bundle (scripts/package) that this process runs from: lib/ has its libraries,
-// lib/ggml its plug-ins, lib/python its modules, share/strata its model, and nothing of the system's
-// is used in their place. Empty: it does not run from one.
+// lib/ggml its plug-ins, lib/python its modules, share/strata its model, and nothing of the
+// system's is used in their place. Empty: it does not run from one.
 const std::string& BundleFolder();
+
+// Paths of the shared libraries that this process has loaded, sorted.
+std::vector<std::string> LoadedLibraries();
 
 }  // namespace strata

@@ -24,6 +24,7 @@ namespace strata {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -35,6 +36,17 @@ TEST(Cli, VersionNamesTheLibraries) {
   EXPECT_EQ(program.ExitStatus(), 0);
   EXPECT_THAT(program.out(), AllOf(StartsWith("strata "), HasSubstr("\nprotocol "),
                                    HasSubstr("\nlibllama "), HasSubstr("\nlibggml ")));
+}
+
+TEST(Cli, VersionAsJsonHasEachLibraryAndPlugIn) {
+  Program program({"version", "--json"});
+  EXPECT_EQ(program.ExitStatus(), 0);
+  const auto json = nlohmann::json::parse(program.out(), nullptr, false);
+  ASSERT_TRUE(json.is_object()) << program.out();
+  EXPECT_EQ(json["strata"], STRATA_VERSION);
+  EXPECT_EQ(json["bundle"], "");  // it was built here
+  EXPECT_THAT(json["libraries"].get<std::vector<std::string>>(), Contains(HasSubstr("/libllama.")));
+  EXPECT_THAT(json["plugins"].get<std::vector<std::string>>(), Contains(HasSubstr("/libggml-cpu")));
 }
 
 TEST(Cli, HelpShowsExamplesAndHidesTheWorker) {
