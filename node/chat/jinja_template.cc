@@ -94,8 +94,10 @@ absl::Status StartInterpreter() {
   PyStatus status = PyStatus_Ok();
   const std::string path = PythonPath();
   for (const absl::string_view folder : absl::StrSplit(path, ':')) {
-    const std::wstring wide(folder.begin(), folder.end());
-    status = PyWideStringList_Append(&config.module_search_paths, wide.c_str());
+    wchar_t* const wide = Py_DecodeLocale(std::string(folder).c_str(), nullptr);
+    status = wide == nullptr ? PyStatus_NoMemory()
+                             : PyWideStringList_Append(&config.module_search_paths, wide);
+    PyMem_RawFree(wide);
     if (PyStatus_Exception(status) != 0) break;
   }
   if (PyStatus_Exception(status) == 0) status = Py_InitializeFromConfig(&config);

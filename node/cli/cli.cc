@@ -16,6 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "node/base/exit_code.h"
 #include "node/base/logging.h"
+#include "node/base/machine.h"
 #include "node/base/process_setup.h"
 #include "node/base/standard_input.h"
 #include "node/base/standard_output.h"
@@ -197,6 +198,24 @@ int RunCommandLine(int argc, char** argv) {
     const bool remove = app.get_subcommand("nodes")->got_subcommand("remove");
     return Finish(remove ? RunNodesRemove(line.key_change) : RunNodes(line.nodes),
                   /*about_models=*/false);
+  }
+  if (app.got_subcommand("service")) {
+    const CLI::App* const service = app.get_subcommand("service");
+    if (service->got_subcommand("install")) {
+      line.service.node_options = service->get_subcommand("install")->remaining();
+      const auto node = ParseNodeOptions(line.service.node_options);
+      if (!node.ok()) {
+        return Report(absl::StrCat(node.status().message(), " (see strata node --help)"),
+                      kExitUsage);
+      }
+      line.service.node_name = node->name.empty() ? MachineName() : node->name;
+    }
+    StartLogging({});
+    const auto run = service->got_subcommand("install")     ? RunServiceInstall
+                     : service->got_subcommand("uninstall") ? RunServiceUninstall
+                     : service->got_subcommand("status")    ? RunServiceStatus
+                                                            : RunServiceLogs;
+    return Finish(run(line.service), /*about_models=*/false);
   }
   if (app.got_subcommand("version")) {
     StartLogging({});

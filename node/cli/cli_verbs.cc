@@ -52,6 +52,16 @@ beside it. With --exact they give the same text bit for bit, also when it is rep
 failure, as long as stages are cut alike and on devices of the same kind. The model stays until it is
 unloaded, and is loaded again if a node stops or dies: 'strata run NAME' and other programs use it.)";
 
+constexpr char kServiceFooter[] = R"(
+Examples:
+  strata service install --http [::]:7080 --any-model
+  sudo strata service install --system --name kitchen
+  strata service logs
+
+What follows --user or --system are options of `strata node`; files that they name need whole paths.
+It starts with the machine, comes back after a crash, and its layers move to other nodes before it
+stops. A node that asks to be admitted waits for `strata approve` as any other.)";
+
 constexpr char kVersionFooter[] = R"(
 Examples:
   strata version
@@ -442,6 +452,24 @@ void AddVersion(CLI::App* app, VersionOptions* options) {
   verb->add_flag("--json", options->json, "Print JSON, with each library and plug-in");
 }
 
+void AddService(CLI::App* app, ServiceOptions* options) {
+  CLI::App* verb = app->add_subcommand("service", "A node that starts with the machine");
+  verb->footer(kServiceFooter);
+  verb->require_subcommand(1);
+  for (const auto& [name, what] :
+       {std::pair("install", "Install and start it: [OPTIONS OF node…]"),
+        std::pair("uninstall", "Stop and remove it"), std::pair("status", "Show whether it runs"),
+        std::pair("logs", "Show the end of its log")}) {
+    CLI::App* action = verb->add_subcommand(name, what);
+    CLI::Option* user = action->add_flag("--user", "Yours (default)");
+    action
+        ->add_flag("--system", options->is_system,
+                   "The system's, with a user of its own; needs root")
+        ->excludes(user);
+    action->prefix_command(absl::string_view(name) == "install");
+  }
+}
+
 void AddDrain(CLI::App* app, DrainOptions* options) {
   CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
@@ -493,10 +521,25 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddApprove(app, &line->approve);
   AddKeyVerbs(app, &line->key, &line->key_change);
   AddToken(app, &line->token);
+  AddService(app, &line->service);
   AddVersion(app, &line->version);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
   AddTemplate(app, &line->template_limits);
+}
+
+absl::StatusOr<NodeOptions> ParseNodeOptions(std::vector<std::string> words) {
+  CommandLine line;
+  CLI::App app;
+  AddVerbs(&app, &line);
+  words.insert(words.begin(), "node");
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return std::move(line.node);
 }
 
 }  // namespace strata

@@ -8,6 +8,7 @@
 #include "node/cli/key_verbs.h"
 #include "node/cli/measure.h"
 #include "node/cli/model_commands.h"
+#include "node/cli/service_command.h"
 #include "node/cli/token_verbs.h"
 #include "node/cli/version_command.h"
 #include "node/daemon/node.h"
@@ -43,6 +44,7 @@ struct CommandLine {
   ProbeRunOptions probe;
   WorkerRunOptions worker;
   VersionOptions version;
+  ServiceOptions service;
   TemplateLimits template_limits;
   bool run_verbose = false;
   bool worker_verbose = false;
@@ -50,5 +52,9 @@ struct CommandLine {
 
 // `line` outlives the parsing.
 void AddVerbs(CLI::App* app, CommandLine* line);
+
+// What `strata node` with these options would be started with; kInvalidArgument where it refuses
+// them.
+absl::StatusOr<NodeOptions> ParseNodeOptions(std::vector<std::string> words);
 
 }  // namespace strata

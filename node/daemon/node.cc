@@ -30,6 +30,7 @@
 #include "node/base/exit_code.h"
 #include "node/base/machine.h"
 #include "node/base/process_setup.h"
+#include "node/base/service_manager.h"
 #include "node/base/standard_output.h"
 #include "node/http/http_tls.h"
 #include "node/keys/cluster_join.h"
@@ -514,7 +515,9 @@ absl::Status RunNode(const NodeOptions& options) {
 
   bool stopping = false;
   const auto stop = [&] {
-    if (!std::exchange(stopping, true)) (*node)->Shutdown([&] { loop->Stop(); });
+    if (std::exchange(stopping, true)) return;
+    NotifyServiceManager("STOPPING=1");
+    (*node)->Shutdown([&] { loop->Stop(); });
   };
   std::unique_ptr<ParentWatch> watch;
   if (options.stop_with_parent) {
@@ -550,6 +553,13 @@ absl::Status RunNode(const NodeOptions& options) {
   } else {
     loop->Post(stop);  // nobody can learn the address
   }
+  std::unique_ptr<EventLoop::Handle> alive;
+  if (const absl::Duration every = WatchdogInterval() / 2; every > absl::ZeroDuration()) {
+    const auto ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(every));
+    alive = loop->StartTimer({.delay_ms = ms, .repeat_ms = ms},
+                             [] { NotifyServiceManager("WATCHDOG=1"); });
+  }
+  NotifyServiceManager("READY=1");
   loop->Run();
   signal(SIGINT, [](int) { _exit(kExitInterrupted); });  // the loop handles no signals any more
   node->reset();  // before `signals`: a second SIGTERM must not leave workers behind

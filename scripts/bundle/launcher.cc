@@ -19,7 +19,13 @@ int main(int argc, char** argv) {
     return 127;
   }
   std::string folder(self, static_cast<size_t>(bytes));
-  for (int levels = 0; levels < 2; ++levels) folder.resize(folder.rfind('/'));
+  for (int levels = 0; levels < 2 && !folder.empty(); ++levels) folder.resize(folder.rfind('/'));
+  // The loader gives these a meaning in a list of folders.
+  if (folder.find_first_of(":;$") != std::string::npos) {
+    fprintf(stderr, "strata: it cannot run from %s: a name on that path has a :, ; or $\n",
+            folder.c_str());
+    return 127;
+  }
   const std::string libraries = folder + "/lib";
   const std::string loader = libraries + "/" STRATA_LOADER;
   const std::string program = libraries + "/strata";
@@ -27,6 +33,8 @@ int main(int argc, char** argv) {
   // Made for the system's libc, which the bundle does not use.
   unsetenv("LD_PRELOAD");
   unsetenv("LD_AUDIT");
+  // The system's may name libraries of the system's.
+  setenv("OPENSSL_CONF", "/dev/null", /*overwrite=*/0);
   std::vector<const char*> args = {
       loader.c_str(), "--library-path", libraries.c_str(), "--argv0", argc > 0 ? argv[0] : "strata",
       program.c_str()};

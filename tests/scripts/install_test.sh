@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/install.sh from a web server, with bundles that hold a script: what goes right, and what goes wrong, says one
-# clear line and changes nothing. Usage: install_test.sh
+# scripts/install.sh from a web server, with bundles that hold a script: what goes right, and that what goes wrong says
+# one clear line and changes nothing. Usage: install_test.sh
 set -uo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd -P)
@@ -16,11 +16,15 @@ mkdir -p "$www" "$work/fakes" "$work/logs"
 processor=$(uname -m)
 passed=0 failed=0
 
-# expect NAME CONDITION…
+# expect NAME [!] CONDITION…
 expect() {
-  local name=$1
+  local name=$1 not=
   shift
-  if "$@"; then
+  if [[ $1 == ! ]]; then
+    not=1
+    shift
+  fi
+  if { [[ -z $not ]] && "$@"; } || { [[ -n $not ]] && ! "$@"; }; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))
@@ -40,12 +44,25 @@ bundle() {
 }
 sign() { "$scripts/package" sign --key "$work/key" --folder "$www" "$@" >/dev/null 2>"$work/err"; }
 
-# serve [BYTES-PER-SECOND]
-serve() {
+stop_serving() {
   if [[ -n $server ]]; then
     kill "$server"
     wait "$server" 2>/dev/null
   fi
+  server=
+}
+# wait_for CONDITION…: for 10 s at most.
+wait_for() {
+  for _ in $(seq 200); do
+    if "$@"; then return; fi
+    sleep 0.05
+  done
+  return 1
+}
+served() { curl -fs "http://127.0.0.1:$port/SHA256SUMS" -o /dev/null; }
+# serve [BYTES-PER-SECOND]
+serve() {
+  stop_serving
   cat >"$work/nginx.conf" <<CONF
 worker_processes 1;
 pid $work/logs/pid;
@@ -60,10 +77,7 @@ http {
 CONF
   nginx -c "$work/nginx.conf" -g 'daemon off; user root;' 2>"$work/err" &
   server=$!
-  for _ in $(seq 100); do
-    if curl -fs "http://127.0.0.1:$port/SHA256SUMS" -o /dev/null; then return; fi
-    sleep 0.1
-  done
+  wait_for served
 }
 
 # install [NAME=VALUE…]: as `curl … | sh` does; in a folder of its own, with fakes before the system's tools.
@@ -113,7 +127,24 @@ touch "$work/file"
 expect "no permission" fails_with "cannot write to .*/file/bin: choose another place" STRATA_PREFIX="$work/file"
 fake tar 'exit 2'
 expect "an archive that cannot be unpacked" fails_with "cannot be unpacked in .*: nothing was installed"
+fake tar 'echo "tar: No space left on device" >&2; exit 2'
+expect "a disk that fills" fails_with "unpacked in .* \(tar: No space left on device\): nothing"
 rm "$work/fakes/tar"
+fake ssh-keygen 'echo "unknown option -- Y" >&2; exit 1'
+expect "an old ssh-keygen" fails_with "install OpenSSH 8.2 or later"
+rm "$work/fakes/ssh-keygen"
+mkdir -p "$work/prefix/share/strata/.download/lock"
+expect "another installer" fails_with "another installer is at work here"
+rmdir "$work/prefix/share/strata/.download/lock"
+fake id 'echo 1000'
+expect "no home" fails_with "HOME is not set" STRATA_PREFIX= HOME=
+rm "$work/fakes/id"
+mkdir -p "$work/prefix/bin"
+ln -s /bin/sh "$work/prefix/bin/strata"
+expect "another's link is there" ! install
+expect "which is said" grep -q "is not this installer's: move it away" "$work/err"
+expect "and left" test "$(readlink "$work/prefix/bin/strata")" == /bin/sh
+rm "$work/prefix/bin/strata"
 cp "$www/SHA256SUMS" "$work/SHA256SUMS"
 echo "$(printf '%064d' 0)  strata-9.9.9-linux-$processor.tar.xz" >>"$www/SHA256SUMS"
 expect "a list that nobody signed" fails_with "signature of .* is wrong: nothing was installed"
@@ -128,7 +159,14 @@ printf x | dd of="$www/strata-0.1.0-linux-$processor.tar.xz" bs=1 seek=100 conv=
 rm -r "$work/prefix"
 expect "a changed archive" fails_with "wrong checksum: nothing was installed"
 cp "$work/archive" "$www/strata-0.1.0-linux-$processor.tar.xz"
-expect "nothing is left behind" test -z "$(find "$work/prefix" -name 'new*' -o -name '*.tar.xz')"
+printf '#!/bin/sh\nexit 126\n' >"$work/strata-0.1.0-linux-$processor/bin/strata"
+tar -C "$work" -cJf "$www/strata-0.1.0-linux-$processor.tar.xz" "strata-0.1.0-linux-$processor"
+sign
+expect "a program that does not start" fails_with "does not start in .*: nothing was installed"
+bundle 0.1.0
+sign
+left=$(find "$work/prefix" -name new -o -name lock)
+expect "nothing is left behind" test -z "$left"
 
 # --- what goes right --------------------------------------------------------------------------------
 
@@ -139,30 +177,65 @@ expect "it installs twice" install PATH="$work/prefix/bin:$PATH"
 expect "and says so" says "0.1.0 is here already"
 expect "the place is in the PATH" says "try it: strata demo"
 expect "it still runs" runs 0.1.0
+rm "$work/prefix/share/strata/0.1.0/bin/strata"
+expect "a damaged one" install
+expect "is installed anew" runs 0.1.0
 
-rm -r "$www"/strata-*
-bundle 0.2.0 3000000
+# Cut off in the middle, and gone on.
+bundle 0.9.0 3000000
 sign
 serve 500k
 install &
 installing=$!
-sleep 2
-kill "$server"
-wait "$installing"
-expect "cut off it says how to go on" grep -q "run this again, and it goes on where it stopped" "$work/err"
+partial() { [[ -n $(find "$work/prefix/share/strata" -path "*/.download/*" -size +200k) ]]; }
+expect "the download begins" wait_for partial
+stop_serving
+expect "cut off it fails" ! wait "$installing"
+expect "it says how to go on" grep -q "run this again, and it goes on where it stopped" "$work/err"
 expect "what was there runs" runs 0.1.0
-server=
 serve
 expect "it goes on" install
 expect "where it stopped" grep -q '" 206 ' "$work/logs/access"
-expect "the newer one runs" runs 0.2.0
+expect "of two the newer one runs" runs 0.9.0
 expect "the one before stays for who runs it" test -x "$work/prefix/share/strata/0.1.0/bin/strata"
-rm -r "$www"/strata-*
-bundle 0.3.0
+expect "it installs a third time" install
+expect "and it still stays" test -x "$work/prefix/share/strata/0.1.0/bin/strata"
+
+# Versions are numbers; an older one is not installed in silence.
+bundle 0.10.0
 sign --url "http://127.0.0.1:$port"
 expect "an installer that knows its address" install STRATA_DOWNLOAD_URL=
-expect "installs from there" runs 0.3.0
+expect "0.10 is newer than 0.9" runs 0.10.0
 expect "what is older goes" test ! -e "$work/prefix/share/strata/0.1.0"
+rm "$www/strata-0.10.0"*
+sign
+expect "an older one" ! install
+expect "is refused" grep -q "0.10.0 is here, and .* has only 0.9.0: STRATA_ALLOW_OLDER=1" "$work/err"
+expect "but for who allows it" install STRATA_ALLOW_OLDER=1
+expect "and then runs" runs 0.9.0
+
+# A server that does not go on where a download stopped.
+stop_serving
+bundle 0.11.0 200000
+sign
+sum=$(sed -n 's/  strata-0\.11\..*//p' "$www/SHA256SUMS")
+mkdir -p "$work/prefix/share/strata/.download"
+head -c 1000 "$www/strata-0.11.0-linux-$processor.tar.xz" >"$work/prefix/share/strata/.download/$sum"
+python3 -m http.server -b 127.0.0.1 -d "$www" "$port" >"$work/logs/python" 2>&1 &
+server=$!
+wait_for served
+expect "a server without ranges" install
+expect "is begun with anew" runs 0.11.0
+serve
+
+# A person's own folder, with a space in its name.
+fake id 'echo 1000'
+expect "it installs at home" install STRATA_PREFIX= HOME="$work/my home"
+rm "$work/fakes/id"
+expect "and runs there" test "$("$work/my home/.local/bin/strata")" == "strata 0.11.0"
+(cd "$work" && install STRATA_PREFIX=relative)
+expect "it installs in a folder named from here" test "$("$work/relative/bin/strata")" == "strata 0.11.0"
+expect "an address that is none" ! "$scripts/package" sign --key "$work/key" --folder "$www" --url "x';id;'" 2>"$work/err"
 
 # Busybox alone, with its wget, and what checks signatures.
 mkdir "$work/busybox"
@@ -171,7 +244,7 @@ ln -s "$(command -v ssh-keygen)" "$work/busybox/ssh-keygen"
 rm -rf "$work/prefix"
 shell=("$work/busybox/sh")
 expect "it installs with busybox" install PATH="$work/busybox"
-expect "and that runs" runs 0.3.0
+expect "and that runs" runs 0.11.0
 
 echo "$passed passed, $failed failed"
 exit $((failed > 0))

@@ -52,8 +52,9 @@ const std::string& BundleFolder() {
   static const std::string* const kFolder = [] {
     std::error_code error;
     const auto executable = std::filesystem::read_symlink("/proc/self/exe", error);
-    const bool is_loader = !error && absl::StartsWith(executable.filename().string(), "ld-linux");
-    return new std::string(is_loader ? executable.parent_path().parent_path().string() : "");
+    const bool is_bundle = !error && absl::StartsWith(executable.filename().string(), "ld-linux") &&
+                           std::filesystem::exists(executable.parent_path() / "strata", error);
+    return new std::string(is_bundle ? executable.parent_path().parent_path().string() : "");
   }();
   return *kFolder;
 }

@@ -6,7 +6,8 @@
 
 namespace strata {
 
-// Path of the running program, good for starting it again even when its file was replaced since.
+// Path of the running program, good for starting it again even when its file was replaced since;
+// of one in a bundle, as long as the bundle's folder is there.
 std::string OwnProgram();
 
 // The folder of the bundle (scripts/package) that this process runs from: lib/ has its libraries,

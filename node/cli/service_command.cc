@@ -1,0 +1,250 @@
+#include "node/cli/service_command.h"
+
+#include <grp.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "node/cli/service_file.h"
+#include "transport/base/own_program.h"
+
+extern char** environ;
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Words = std::vector<std::string>;
+
+// Runs a program of the PATH, with this one's streams, and waits for it.
+absl::Status RunProgram(const Words& words) {
+  std::vector<char*> args;
+  for (const std::string& word : words) args.push_back(const_cast<char*>(word.c_str()));
+  args.push_back(nullptr);
+  pid_t pid = 0;
+  if (const int error = posix_spawnp(&pid, args[0], nullptr, nullptr, args.data(), environ);
+      error != 0) {
+    return absl::UnknownError(absl::StrCat(words[0], " cannot be run: ", strerror(error),
+                                           "; a service needs ",
+#ifdef __APPLE__
+                                           "launchd"
+#else
+                                           "systemd"
+#endif
+                                           ));
+  }
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::UnknownError(
+      absl::StrCat("`", absl::StrJoin(words, " "), "` failed; what it says is above"));
+}
+
+// Every step; the first error ends it.
+absl::Status RunPrograms(const std::vector<Words>& steps) {
+  for (const Words& words : steps) {
+    if (absl::Status status = RunProgram(words); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// A path of the running program that a newer version takes over: the one in the PATH that leads to
+// it, else its own.
+absl::StatusOr<std::string> LastingProgram() {
+  std::error_code error;
+  const fs::path own = fs::canonical(OwnProgram(), error);
+  if (error) return absl::UnknownError(absl::StrCat("this program's file: ", error.message()));
+  const char* const path = std::getenv("PATH");
+  for (const absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
+    const fs::path here = fs::path(std::string(folder)) / "strata";
+    if (here.is_absolute() && fs::canonical(here, error) == own && !error) return here.string();
+  }
+  return own.string();
+}
+
+absl::StatusOr<fs::path> Home() {
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || home[0] != '/') {
+    return absl::FailedPreconditionError("HOME is not set: it says where services are kept");
+  }
+  return fs::path(home);
+}
+
+#ifdef __APPLE__
+
+absl::StatusOr<fs::path> FileOf(const ServiceOptions& options) {
+  if (options.is_system) return fs::path("/Library/LaunchDaemons/strata.node.plist");
+  absl::StatusOr<fs::path> home = Home();
+  if (!home.ok()) return home.status();
+  return *home / "Library/LaunchAgents/strata.node.plist";
+}
+
+std::string Domain(const ServiceOptions& options) {
+  return options.is_system ? "system" : absl::StrCat("gui/", getuid());
+}
+
+#else
+
+absl::StatusOr<fs::path> FileOf(const ServiceOptions& options) {
+  if (options.is_system) return fs::path("/etc/systemd/system/strata.service");
+  const char* const config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && config[0] == '/')
+    return fs::path(config) / "systemd/user/strata.service";
+  absl::StatusOr<fs::path> home = Home();
+  if (!home.ok()) return home.status();
+  return *home / ".config/systemd/user/strata.service";
+}
+
+// systemctl of the manager that is meant.
+Words Systemctl(const ServiceOptions& options, const Words& more) {
+  Words words = {"systemctl"};
+  if (!options.is_system) words.push_back("--user");
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Those of the groups that may use a GPU that this system has.
+Words GpuGroups() {
+  Words groups;
+  for (const char* name : {"render", "video"}) {
+    if (getgrnam(name) != nullptr) groups.push_back(name);
+  }
+  return groups;
+}
+
+#endif
+
+absl::Status WriteFile(const fs::path& path, const std::string& text) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  const fs::path unfinished = path.string() + ".new";
+  {
+    std::ofstream file(unfinished, std::ios::trunc);
+    file << text;
+    file.close();
+    if (!file) error = std::make_error_code(static_cast<std::errc>(errno));
+  }
+  if (!error) {
+    // Others may read it; this process's umask says otherwise.
+    fs::permissions(unfinished, fs::perms(0644), error);
+    fs::rename(unfinished, path, error);
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnknownError(absl::StrCat(path.string(), " cannot be written: ", error.message(),
+                                         "; for a service of the system run it as root"));
+}
+
+absl::Status IsInstalled(const fs::path& file) {
+  std::error_code error;
+  if (fs::exists(file, error)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("there is no ", file.string(),
+                                          ": `strata service install` makes it (and --system says "
+                                          "that the system's is meant, not yours)"));
+}
+
+}  // namespace
+
+absl::Status RunServiceInstall(const ServiceOptions& options) {
+  if (std::getenv("STRATA_INSIDE") != nullptr) {
+    return absl::FailedPreconditionError(
+        "this program needs the libraries of the root that it was built in: make a bundle of it "
+        "(scripts/package bundle), and install the service with that");
+  }
+  const absl::StatusOr<std::string> program = LastingProgram();
+  if (!program.ok()) return program.status();
+  const absl::StatusOr<fs::path> file = FileOf(options);
+  if (!file.ok()) return file.status();
+  ServiceSpec spec = {.program = *program,
+                      .node_name = options.node_name,
+                      .node_options = options.node_options,
+                      .is_system = options.is_system};
+#ifdef __APPLE__
+  const std::string text = LaunchdPlist(spec);
+  const std::vector<Words> steps = {{"launchctl", "bootstrap", Domain(options), file->string()}};
+  std::error_code known;
+  if (fs::exists(*file, known)) {
+    // It may not run.
+    (void)RunProgram({"launchctl", "bootout", absl::StrCat(Domain(options), "/strata.node")});
+  }
+#else
+  spec.groups = GpuGroups();
+  const std::string text = SystemdUnit(spec);
+  std::vector<Words> steps = {Systemctl(options, {"daemon-reload"}),
+                              Systemctl(options, {"enable", "strata.service"}),
+                              Systemctl(options, {"restart", "strata.service"})};
+  // Else a user's services end with the last session, and do not start with the machine.
+  if (!options.is_system) steps.push_back({"loginctl", "enable-linger"});
+#endif
+  if (absl::Status status = WriteFile(*file, text); !status.ok()) return status;
+  if (absl::Status status = RunPrograms(steps); !status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat(status.message(), " (", file->string(), " is written)"));
+  }
+  const char* const which = options.is_system ? " --system" : "";
+  absl::FPrintF(stderr,
+                "The service is installed and runs: strata service status%s, strata service "
+                "logs%s\n",
+                which, which);
+  return absl::OkStatus();
+}
+
+absl::Status RunServiceUninstall(const ServiceOptions& options) {
+  const absl::StatusOr<fs::path> file = FileOf(options);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = IsInstalled(*file); !status.ok()) return status;
+#ifdef __APPLE__
+  (void)RunProgram({"launchctl", "bootout", absl::StrCat(Domain(options), "/strata.node")});
+#else
+  if (absl::Status status = RunProgram(Systemctl(options, {"disable", "--now", "strata.service"}));
+      !status.ok()) {
+    return status;
+  }
+#endif
+  std::error_code error;
+  if (!fs::remove(*file, error)) {
+    return absl::UnknownError(
+        absl::StrCat(file->string(), " cannot be removed: ", error.message()));
+  }
+#ifndef __APPLE__
+  return RunProgram(Systemctl(options, {"daemon-reload"}));
+#endif
+  return absl::OkStatus();
+}
+
+absl::Status RunServiceStatus(const ServiceOptions& options) {
+  const absl::StatusOr<fs::path> file = FileOf(options);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = IsInstalled(*file); !status.ok()) return status;
+#ifdef __APPLE__
+  return RunProgram({"launchctl", "print", absl::StrCat(Domain(options), "/strata.node")});
+#else
+  return RunProgram(Systemctl(options, {"--no-pager", "--lines=0", "status", "strata.service"}));
+#endif
+}
+
+absl::Status RunServiceLogs(const ServiceOptions& options) {
+#ifdef __APPLE__
+  (void)options;
+  return RunProgram({"log", "show", "--last", "1h", "--predicate", "process == \"strata\""});
+#else
+  return RunProgram({"journalctl", options.is_system ? "--unit" : "--user-unit", "strata.service",
+                     "--no-pager", "--lines=200"});
+#endif
+}
+
+}  // namespace strata

@@ -1,0 +1,24 @@
+// What `strata service install` writes: a unit for systemd, a property list for launchd.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace strata {
+
+struct ServiceSpec {
+  std::string program;                    // path of the program
+  std::string node_name;                  // as `strata drain` takes it
+  std::vector<std::string> node_options;  // of `strata node`
+  bool is_system = false;             // with a user of its own, for all users; else the caller's
+  std::vector<std::string> groups{};  // the system service's, beside its own: those of the GPUs
+};
+
+// systemd.service(5), systemd.exec(5): ready and alive as sd_notify(3) tells it, restarted after a
+// crash, and with as few rights as a node needs.
+std::string SystemdUnit(const ServiceSpec& spec);
+
+// launchd.plist(5). Started at login and after a crash.
+std::string LaunchdPlist(const ServiceSpec& spec);
+
+}  // namespace strata
