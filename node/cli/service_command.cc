@@ -141,7 +141,10 @@ absl::Status WriteFile(const fs::path& path, const std::string& text) {
   }
   if (!error) {
     // Others may read it; this process's umask says otherwise.
-    fs::permissions(unfinished, fs::perms(0644), error);
+    fs::permissions(unfinished,
+                    fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read |
+                        fs::perms::others_read,
+                    error);
     fs::rename(unfinished, path, error);
   }
   if (!error) return absl::OkStatus();

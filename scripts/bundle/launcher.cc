@@ -11,6 +11,10 @@
 #include <string>
 #include <vector>
 
+#ifndef STRATA_LOADER  // scripts/package names the processor's
+#define STRATA_LOADER "ld-linux-x86-64.so.2"
+#endif
+
 int main(int argc, char** argv) {
   char self[PATH_MAX];
   const ssize_t bytes = readlink("/proc/self/exe", self, sizeof(self));
