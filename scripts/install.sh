@@ -153,6 +153,13 @@ main() {
     rm -rf "${folder:?}/$version"
     mv "$work/new/$name" "$folder/$version"
   fi
+  # Man pages and completions, but in the place of nobody's own.
+  shares=${links%/*}/share
+  (cd "$folder/$version" && find share/man share/bash-completion share/zsh share/fish -type f 2>/dev/null || true) | while read -r file; do
+    link=$shares/${file#share/}
+    if [ -e "$link" ] && [ ! -L "$link" ]; then continue; fi
+    mkdir -p "${link%/*}" && ln -sf "$folder/$version/$file" "$link" || say "$link cannot be made"
+  done
   if [ "$before" != "$folder/$version/bin/strata" ]; then
     rm -f "$links/.strata.new"
     ln -s "$folder/$version/bin/strata" "$links/.strata.new"

@@ -21,6 +21,7 @@
 #include "node/base/standard_input.h"
 #include "node/base/standard_output.h"
 #include "node/cli/cli_verbs.h"
+#include "node/cli/reference.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
@@ -198,6 +199,22 @@ int RunCommandLine(int argc, char** argv) {
     const bool remove = app.get_subcommand("nodes")->got_subcommand("remove");
     return Finish(remove ? RunNodesRemove(line.key_change) : RunNodes(line.nodes),
                   /*about_models=*/false);
+  }
+  if (app.got_subcommand("reference")) {
+    StartLogging({});
+    const std::string what = app.get_subcommand("reference")->get_subcommands()[0]->get_name();
+    absl::Status status;
+    if (what == "nodes") {
+      status = PrintNodeNames();
+    } else if (what == "models") {
+      status = PrintModelNames();
+    } else if (what != "man") {
+      status = WriteToStdout(Completions(app, what));
+    } else {
+      const absl::StatusOr<std::string> page = ManPage(app, line.reference_verb);
+      status = page.ok() ? WriteToStdout(*page) : page.status();
+    }
+    return Finish(status, /*about_models=*/false);
   }
   if (app.got_subcommand("service")) {
     const CLI::App* const service = app.get_subcommand("service");

@@ -496,6 +496,18 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
+void AddReference(CLI::App* app, std::string* verb_of_page) {
+  CLI::App* verb = app->add_subcommand("reference", "Man pages and completions for shells");
+  verb->group("");  // not shown
+  verb->require_subcommand(1);
+  verb->add_subcommand("man", "The man page of strata, or of a verb")
+      ->add_option("verb", *verb_of_page, "The verb")
+      ->type_name("VERB");
+  for (const char* what : {"bash", "zsh", "fish", "nodes", "models"}) {
+    verb->add_subcommand(what, absl::StrCat("For completions: ", what));
+  }
+}
+
 void AddTemplate(CLI::App* app, TemplateLimits* limits) {
   CLI::App* verb = app->add_subcommand("template", "Run chat templates; a node starts it");
   verb->group("");  // not shown
@@ -526,6 +538,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
   AddTemplate(app, &line->template_limits);
+  AddReference(app, &line->reference_verb);
 }
 
 absl::StatusOr<NodeOptions> ParseNodeOptions(std::vector<std::string> words) {

@@ -45,6 +45,7 @@ struct CommandLine {
   WorkerRunOptions worker;
   VersionOptions version;
   ServiceOptions service;
+  std::string reference_verb;  // whose man page
   TemplateLimits template_limits;
   bool run_verbose = false;
   bool worker_verbose = false;

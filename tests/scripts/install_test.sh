@@ -39,6 +39,8 @@ bundle() {
   mkdir -p "$work/$name/bin"
   printf '#!/bin/sh\necho strata %s\n' "$1" >"$work/$name/bin/strata"
   chmod +x "$work/$name/bin/strata"
+  mkdir -p "$work/$name/share/man/man1"
+  echo "$1" >"$work/$name/share/man/man1/strata.1"
   head -c "${2:-1000}" /dev/urandom >"$work/$name/filling"
   tar -C "$work" -cJf "$www/$name.tar.xz" "$name"
 }
@@ -206,6 +208,7 @@ bundle 0.10.0
 sign --url "http://127.0.0.1:$port"
 expect "an installer that knows its address" install STRATA_DOWNLOAD_URL=
 expect "0.10 is newer than 0.9" runs 0.10.0
+expect "its man page is there" grep -qx 0.10.0 "$work/prefix/share/man/man1/strata.1"
 expect "what is older goes" test ! -e "$work/prefix/share/strata/0.1.0"
 rm "$www/strata-0.10.0"*
 sign
