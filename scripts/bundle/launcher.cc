@@ -37,8 +37,9 @@ int main(int argc, char** argv) {
   // Made for the system's libc, which the bundle does not use.
   unsetenv("LD_PRELOAD");
   unsetenv("LD_AUDIT");
-  // The system's may name libraries of the system's.
+  // The system's settings may name libraries of the system's, and its modules need them.
   setenv("OPENSSL_CONF", "/dev/null", /*overwrite=*/0);
+  setenv("UCX_MODULE_DIR", (libraries + "/ucx").c_str(), /*overwrite=*/0);
   std::vector<const char*> args = {
       loader.c_str(), "--library-path", libraries.c_str(), "--argv0", argc > 0 ? argv[0] : "strata",
       program.c_str()};

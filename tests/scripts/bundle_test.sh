@@ -6,9 +6,9 @@ set -uo pipefail
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd -P)
 program=$1
 work=$(mktemp -d)
-server=
+servers=()
 cleanup() {
-  if [[ -n $server ]]; then kill "$server" 2>/dev/null; fi
+  if [[ ${#servers[@]} != 0 ]]; then kill "${servers[@]}" 2>/dev/null; fi
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -59,36 +59,47 @@ fi
 
 export HOME=$work/home
 mkdir -p "$HOME"
-"$bundle/bin/strata" node --open --no-mdns --listen 127.0.0.1:0 --name bundled --data-dir "$work/data" \
-  >"$work/ready" 2>"$work/err" </dev/null &
-server=$!
-for _ in $(seq 300); do
-  if [[ -s $work/ready ]]; then break; fi
+# start NAME OPTION…: a node; its address is in $address, its API's in $api.
+start() {
+  "$bundle/bin/strata" node --open --no-mdns --listen 127.0.0.1:0 --http 127.0.0.1:0 --name "$1" \
+    --data-dir "$work/data-$1" "${@:2}" >"$work/ready" 2>>"$work/err" </dev/null &
+  servers+=($!)
+  for _ in $(seq 300); do
+    if [[ -s $work/ready ]]; then break; fi
+    sleep 0.1
+  done
+  address=$(grep -o '"address":"[^"]*"' "$work/ready" | head -n 1 | cut -d '"' -f 4)
+  api=$(grep -o '"http":"[^"]*"' "$work/ready" | cut -d '"' -f 4)
+}
+start guest
+start bundled --peer "$address"
+joined() { "$bundle/bin/strata" nodes --node "$address" 2>/dev/null | grep -q guest; }
+for _ in $(seq 100); do
+  if joined; then break; fi
   sleep 0.1
 done
-address=$(grep -o '"address":"[^"]*"' "$work/ready" | head -n 1 | cut -d '"' -f 4)
-api=$(grep -o '"http":"[^"]*"' "$work/ready" | cut -d '"' -f 4)
-run "$bundle/bin/strata" load "$bundle/share/strata/strata-demo.gguf" --node "$address"
-expect "a bundled node loads a model" test $? == 0
-run "$bundle/bin/strata" run strata-demo "Once upon a time" --max-tokens 8 --node "$address"
+run "$bundle/bin/strata" load "$bundle/share/strata/strata-demo.gguf" --node "$address" --assign guest=0-2,bundled=3-5
+expect "bundled nodes load a model" test $? == 0
+run "$bundle/bin/strata" run "Strata demo" "Once upon a time" --max-tokens 8 --node "$address"
 expect "and answers" test -s "$work/out"
 run curl -fs "$api/v1/chat/completions" -H 'Content-Type: application/json' \
   -d '{"model": "Strata demo", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}'
 expect "and chats, by its own Python" says '"assistant"'
 pgrep -f "$bundle/lib/strata" >"$work/processes"
-expect "a node has workers" test "$(wc -l <"$work/processes")" -ge 2
+expect "nodes have workers" test "$(wc -l <"$work/processes")" -ge 4
 while read -r pid; do sed -n 's%^[^/]* \(/.*\)%\1%p' "/proc/$pid/maps"; done <"$work/processes" | sort -u >"$work/mapped"
 expect "their libraries are the bundle's" grep -q "^$bundle/lib/libllama" "$work/mapped"
-grep -v -e "^$bundle/" -e "^$work/" -e '^/dev/' -e '^/memfd:' "$work/mapped" >"$work/out"
+expect "UCX is, too" grep -q "^$bundle/lib/libucp" "$work/mapped"
+grep -v -e "^$bundle/" -e "^$work/" -e '^/dev/' -e '^/memfd:' -e '^/SYSV' "$work/mapped" >"$work/out"
 expect "and no others are in their memory" test ! -s "$work/out"
-expect "they are named" test "$(cat "/proc/$server/comm")" == strata
+expect "they are named" test "$(cat "/proc/${servers[0]}/comm")" == strata
 run "$bundle/bin/strata" version --json
 expect "it names its libraries" says "\"$bundle/lib/libllama.so"
 expect "and its plug-ins" says "\"$bundle/lib/ggml/libggml-cpu"
 LD_PRELOAD=/nothing.so run "$bundle/bin/strata" --version
 expect "a library that others preload is left out" test ! -s "$work/err"
-kill "$server"
-wait "$server" 2>/dev/null
-server=
+kill "${servers[@]}"
+wait "${servers[@]}" 2>/dev/null
+servers=()
 
 exit $((failed > 0))
