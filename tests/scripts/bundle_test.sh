@@ -5,27 +5,9 @@ set -uo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd -P)
 program=$1
-work=$(mktemp -d)
-servers=()
-cleanup() {
-  if [[ ${#servers[@]} != 0 ]]; then kill "${servers[@]}" 2>/dev/null; fi
-  rm -rf "$work"
-}
-trap cleanup EXIT
-failed=0
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
-# expect NAME CONDITION…
-expect() {
-  local name=$1
-  shift
-  if "$@"; then
-    echo "ok: $name"
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $name"
-    tail -n 30 "$work/out" "$work/err" 2>/dev/null | sed 's/^/    /'
-  fi
-}
 run() { "$@" >"$work/out" 2>"$work/err" </dev/null; }
 says() { grep -qE -e "$1" "$work/out"; }
 
@@ -34,7 +16,7 @@ root=$work/root bundle=$work/root$place
 mkdir -p "$root"/{proc,dev,tmp,opt}
 run env STRATA_INSIDE=1 "$scripts/package" bundle --program "$program" --folder "$bundle"
 expect "a bundle is made" test $? == 0
-[[ $failed == 0 ]] || exit 1
+[[ $failed == 0 ]] || finish
 
 # --- a machine that has nothing: no shell, no libc, no user -----------------------------------------
 
@@ -63,21 +45,15 @@ mkdir -p "$HOME"
 start() {
   "$bundle/bin/strata" node --open --no-mdns --listen 127.0.0.1:0 --http 127.0.0.1:0 --name "$1" \
     --data-dir "$work/data-$1" "${@:2}" >"$work/ready" 2>>"$work/err" </dev/null &
-  servers+=($!)
-  for _ in $(seq 300); do
-    if [[ -s $work/ready ]]; then break; fi
-    sleep 0.1
-  done
+  children+=($!)
+  wait_for test -s "$work/ready"
   address=$(grep -o '"address":"[^"]*"' "$work/ready" | head -n 1 | cut -d '"' -f 4)
   api=$(grep -o '"http":"[^"]*"' "$work/ready" | cut -d '"' -f 4)
 }
 start guest
 start bundled --peer "$address"
 joined() { "$bundle/bin/strata" nodes --node "$address" 2>/dev/null | grep -q guest; }
-for _ in $(seq 100); do
-  if joined; then break; fi
-  sleep 0.1
-done
+wait_for joined
 run "$bundle/bin/strata" load "$bundle/share/strata/strata-demo.gguf" --node "$address" --assign guest=0-2,bundled=3-5
 expect "bundled nodes load a model" test $? == 0
 run "$bundle/bin/strata" run "Strata demo" "Once upon a time" --max-tokens 8 --node "$address"
@@ -92,14 +68,14 @@ expect "their libraries are the bundle's" grep -q "^$bundle/lib/libllama" "$work
 expect "UCX is, too" grep -q "^$bundle/lib/libucp" "$work/mapped"
 grep -v -e "^$bundle/" -e "^$work/" -e '^/dev/' -e '^/memfd:' -e '^/SYSV' "$work/mapped" >"$work/out"
 expect "and no others are in their memory" test ! -s "$work/out"
-expect "they are named" test "$(cat "/proc/${servers[0]}/comm")" == strata
+expect "they are named" test "$(cat "/proc/${children[0]}/comm")" == strata
 run "$bundle/bin/strata" version --json
 expect "it names its libraries" says "\"$bundle/lib/libllama.so"
 expect "and its plug-ins" says "\"$bundle/lib/ggml/libggml-cpu"
 LD_PRELOAD=/nothing.so run "$bundle/bin/strata" --version
 expect "a library that others preload is left out" test ! -s "$work/err"
-kill "${servers[@]}"
-wait "${servers[@]}" 2>/dev/null
-servers=()
+kill "${children[@]}"
+wait "${children[@]}" 2>/dev/null
+children=()
 
-exit $((failed > 0))
+finish

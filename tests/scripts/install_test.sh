@@ -4,34 +4,12 @@
 set -uo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../scripts" && pwd -P)
-work=$(mktemp -d)
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 server=
-cleanup() {
-  if [[ -n $server ]]; then kill "$server" 2>/dev/null; fi
-  rm -rf "$work"
-}
-trap cleanup EXIT
 www=$work/www
-mkdir -p "$www" "$work/fakes" "$work/logs"
+mkdir -p "$www" "$work/logs"
 processor=$(uname -m)
-passed=0 failed=0
-
-# expect NAME [!] CONDITION…
-expect() {
-  local name=$1 not=
-  shift
-  if [[ $1 == ! ]]; then
-    not=1
-    shift
-  fi
-  if { [[ -z $not ]] && "$@"; } || { [[ -n $not ]] && ! "$@"; }; then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $name"
-    sed 's/^/    /' "$work/out" "$work/err"
-  fi
-}
 
 # bundle VERSION [BYTES]: one that prints its version, with as many random bytes.
 bundle() {
@@ -53,14 +31,6 @@ stop_serving() {
   fi
   server=
 }
-# wait_for CONDITION…: for 10 s at most.
-wait_for() {
-  for _ in $(seq 200); do
-    if "$@"; then return; fi
-    sleep 0.05
-  done
-  return 1
-}
 served() { curl -fs "http://127.0.0.1:$port/SHA256SUMS" -o /dev/null; }
 # serve [BYTES-PER-SECOND]
 serve() {
@@ -79,6 +49,7 @@ http {
 CONF
   nginx -c "$work/nginx.conf" -g 'daemon off; user root;' 2>"$work/err" &
   server=$!
+  children+=("$server")
   wait_for served
 }
 
@@ -93,10 +64,6 @@ fails_with() {
   local pattern=$1
   shift
   ! install "$@" && [[ $(wc -l <"$work/err") == 1 ]] && grep -qE -e "$pattern" "$work/err" && [[ ! -e $work/prefix/bin/strata ]]
-}
-fake() {
-  printf '#!/bin/sh\n%s\n' "$2" >"$work/fakes/$1"
-  chmod +x "$work/fakes/$1"
 }
 runs() { [[ $("$work/prefix/bin/strata") == "strata $1" ]]; }
 says() { grep -qE -e "$1" "$work/out"; }
@@ -226,6 +193,7 @@ mkdir -p "$work/prefix/share/strata/.download"
 head -c 1000 "$www/strata-0.11.0-linux-$processor.tar.xz" >"$work/prefix/share/strata/.download/$sum"
 python3 -m http.server -b 127.0.0.1 -d "$www" "$port" >"$work/logs/python" 2>&1 &
 server=$!
+children+=("$server")
 wait_for served
 expect "a server without ranges" install
 expect "is begun with anew" runs 0.11.0
@@ -249,5 +217,4 @@ shell=("$work/busybox/sh")
 expect "it installs with busybox" install PATH="$work/busybox"
 expect "and that runs" runs 0.11.0
 
-echo "$passed passed, $failed failed"
-exit $((failed > 0))
+finish

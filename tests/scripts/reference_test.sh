@@ -3,22 +3,8 @@
 set -uo pipefail
 
 program=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-# expect NAME CONDITION…
-expect() {
-  local name=$1
-  shift
-  if "$@"; then
-    echo "ok: $name"
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $name"
-    tail -n 20 "$work/out" | sed 's/^/    /'
-  fi
-}
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # --- man pages --------------------------------------------------------------------------------------
 
@@ -46,16 +32,8 @@ expect "another verb is an error" bash -c '! "$1" reference man dance 2>"$2"' _ 
 # --- completions ------------------------------------------------------------------------------------
 
 # A cluster of two nodes and two models.
-mkdir "$work/bin"
-cat >"$work/bin/strata" <<'SH'
-#!/bin/sh
-case $2 in
-  nodes) printf 'kitchen\nattic room\n' ;;
-  models) printf 'Strata demo\nstories\n' ;;
-esac
-SH
-chmod +x "$work/bin/strata"
-PATH=$work/bin:$PATH
+fake strata 'case $2 in nodes) printf "kitchen\nattic room\n" ;; models) printf "Strata demo\nstories\n" ;; esac'
+PATH=$work/fakes:$PATH
 "$program" reference bash >"$work/bash"
 # completes WORD… LAST: what bash offers for the last word, between commas.
 completes() {
@@ -96,4 +74,4 @@ if command -v fish >/dev/null; then
   expect "and actions" grep -q '^show' "$work/out"
 fi
 
-exit $((failed > 0))
+finish

@@ -4,30 +4,12 @@
 set -uo pipefail
 
 program=$1
-work=$(mktemp -d)
-node=
-cleanup() {
-  if [[ -n $node ]]; then kill "$node" 2>/dev/null; fi
-  rm -rf "$work"
-}
-trap cleanup EXIT
-failed=0
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 unset STRATA_INSIDE XDG_CONFIG_HOME
 export HOME=$work/home
-mkdir -p "$HOME" "$work/fakes"
+mkdir -p "$HOME"
 
-# expect NAME CONDITION…
-expect() {
-  local name=$1
-  shift
-  if "$@"; then
-    echo "ok: $name"
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $name"
-    tail -n 30 "$work/out" "$work/err" 2>/dev/null | sed 's/^/    /'
-  fi
-}
 fakes=$work/fakes:$PATH
 strata() { PATH=$fakes "$program" "$@" >"$work/out" 2>"$work/err" </dev/null; }
 # fails_with STATUS PATTERN ARG…: one line.
@@ -37,20 +19,17 @@ fails_with() {
   strata "$@" || got=$?
   [[ $got == "$status" && $(wc -l <"$work/err") == 1 ]] && grep -qE -e "$pattern" "$work/err"
 }
-# fake NAME [STATUS]: notes how it was called.
-fake() {
-  printf '#!/bin/sh\necho "%s $*" >>%s/calls\nexit %s\n' "$1" "$work" "${2:-0}" >"$work/fakes/$1"
-  chmod +x "$work/fakes/$1"
-}
+# notes NAME [STATUS]: a fake that notes how it was called.
+notes() { fake "$1" "echo \"$1 \$*\" >>'$work/calls'; exit ${2:-0}"; }
 calls() {
   local got
   got=$(tr '\n' ';' <"$work/calls")
   rm "$work/calls"
   [[ $got == "$1" ]] || { echo "called: $got" >>"$work/out" && false; }
 }
-fake systemctl
-fake loginctl
-fake journalctl
+notes systemctl
+notes loginctl
+notes journalctl
 unit=$HOME/.config/systemd/user/strata.service
 
 expect "there is none yet" fails_with 1 "there is no .*/strata.service: .strata service install. makes it" service status
@@ -74,7 +53,7 @@ expect "its unit is gone" test ! -e "$unit"
 ln -s "$program" "$work/fakes/strata"
 expect "it is installed from the PATH" strata service install
 expect "by a link that stays" grep -qF "ExecStart=\"$work/fakes/strata\" \"node\"" "$unit"
-fake systemctl 1
+notes systemctl 1
 expect "a manager that refuses" fails_with 1 ".systemctl --user daemon-reload. failed; what it says is above" service install
 fakes=$work/none
 expect "no systemd" fails_with 1 "systemctl cannot be run.*needs systemd" service install
@@ -82,7 +61,7 @@ fakes=$work/fakes:$PATH
 
 # --- as systemd reads them --------------------------------------------------------------------------
 
-fake systemctl
+notes systemctl
 cp "$unit" "$work/strata.service"
 if command -v systemd-analyze >/dev/null; then
   systemd-analyze verify --man=no "$work/strata.service" >"$work/out" 2>&1
@@ -112,24 +91,17 @@ listener.bind(sys.argv[1])
 while True:
     print(listener.recv(4096).decode(), flush=True)
 PY
-listener=$!
-until [[ -S $work/notify ]]; do sleep 0.05; done
-wait_told() {
-  for _ in $(seq 300); do
-    if grep -qx "$1" "$work/told"; then return; fi
-    sleep 0.1
-  done
-  return 1
-}
+children+=($!)
+wait_for test -S "$work/notify"
+told() { grep -qx "$1" "$work/told"; }
 NOTIFY_SOCKET=$work/notify WATCHDOG_USEC=200000 "$program" node --open --no-mdns --no-http --no-measure \
   --listen 127.0.0.1:0 --data-dir "$work/data" >"$work/out" 2>"$work/err" &
 node=$!
-expect "a node says that it is ready" wait_told READY=1
-expect "that it lives" wait_told WATCHDOG=1
+children+=("$node")
+expect "a node says that it is ready" wait_for told READY=1
+expect "that it lives" wait_for told WATCHDOG=1
 kill "$node"
-expect "that it stops" wait_told STOPPING=1
+expect "that it stops" wait_for told STOPPING=1
 wait "$node"
-node=
-kill "$listener"
 
-exit $((failed > 0))
+finish

@@ -6,12 +6,11 @@
 set -uo pipefail
 
 scripts=$(cd "${1:-$(dirname "${BASH_SOURCE[0]}")/../../scripts}" && pwd -P)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 fakes=$work/fakes
 export STRATA_CACHE_DIR=$work/cache STRATA_NATIVE=0 STRATA_APT_ETC=$work/apt
 unset STRATA_INSIDE STRATA_MIRROR STRATA_ROOT_DIR SUDO_USER SUDO_UID
-passed=0 failed=0
 
 # A fresh machine: root, with room on its disk, a mirror and a debootstrap that works.
 fresh() {
@@ -25,25 +24,7 @@ fresh() {
   fake debootstrap 'args=("$@"); dir=${args[$#-3]}; mkdir -p "$dir"/{etc,usr,var}; echo made'
 }
 
-fake() {
-  printf '#!/usr/bin/env bash\n%s\n' "$2" >"$fakes/$1"
-  chmod +x "$fakes/$1"
-}
-
 run() { { PATH=$fakes:$PATH "$@" >"$work/out" 2>"$work/err" </dev/null; } 2>/dev/null; }
-
-# expect NAME CONDITION…
-expect() {
-  local name=$1
-  shift
-  if "$@"; then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $name"
-    sed 's/^/    /' "$work/out" "$work/err"
-  fi
-}
 
 # fails_with STATUS LINES PATTERN CMD…: the message is as long as that, and its last line says so.
 fails_with() {
@@ -225,5 +206,4 @@ expect InKeepsTheFolder status_is 0 "$scripts/in" test -d fakes
 expect InKeepsTheArguments status_is 0 "$scripts/in" sh -c '[ "$2" = "a  b" ]' sh x "a  b"
 expect InWithoutCommandIsUsage status_is 2 "$scripts/in"
 
-echo "$passed passed, $failed failed"
-exit $((failed > 0))
+finish
