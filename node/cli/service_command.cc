@@ -2,6 +2,7 @@
 
 #include <grp.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "absl/status/statusor.h"
@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "node/cli/service_file.h"
 #include "transport/base/own_program.h"
+#include "transport/security/private_file.h"
 
 extern char** environ;
 
@@ -97,14 +98,18 @@ absl::StatusOr<fs::path> FileOf(const ServiceOptions& options) {
 std::string Domain(const ServiceOptions& options) {
   return options.is_system ? "system" : absl::StrCat("gui/", getuid());
 }
+std::string Target(const ServiceOptions& options) {
+  return absl::StrCat(Domain(options), "/strata.node");
+}
 
 #else
 
 absl::StatusOr<fs::path> FileOf(const ServiceOptions& options) {
   if (options.is_system) return fs::path("/etc/systemd/system/strata.service");
   const char* const config = std::getenv("XDG_CONFIG_HOME");
-  if (config != nullptr && config[0] == '/')
+  if (config != nullptr && config[0] == '/') {
     return fs::path(config) / "systemd/user/strata.service";
+  }
   absl::StatusOr<fs::path> home = Home();
   if (!home.ok()) return home.status();
   return *home / ".config/systemd/user/strata.service";
@@ -129,35 +134,27 @@ Words GpuGroups() {
 
 #endif
 
-absl::Status WriteFile(const fs::path& path, const std::string& text) {
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  const fs::path unfinished = path.string() + ".new";
-  {
-    std::ofstream file(unfinished, std::ios::trunc);
-    file << text;
-    file.close();
-    if (!file) error = std::make_error_code(static_cast<std::errc>(errno));
+// Everybody may read it.
+absl::Status WriteServiceFile(const fs::path& path, const std::string& text) {
+  absl::Status status = MakePrivateFolder(path.parent_path().string());
+  if (status.ok()) status = WritePrivateFile(path.string(), text, PrivateFileMode::kReplace);
+  if (status.ok() && chmod(path.c_str(), 0644) != 0) {
+    status = absl::UnknownError(absl::StrCat(path.string(), ": ", strerror(errno)));
   }
-  if (!error) {
-    // Others may read it; this process's umask says otherwise.
-    fs::permissions(unfinished,
-                    fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read |
-                        fs::perms::others_read,
-                    error);
-    fs::rename(unfinished, path, error);
-  }
-  if (!error) return absl::OkStatus();
-  return absl::UnknownError(absl::StrCat(path.string(), " cannot be written: ", error.message(),
-                                         "; for a service of the system run it as root"));
+  if (status.ok()) return status;
+  return absl::UnknownError(
+      absl::StrCat(status.message(), "; for a service of the system run it as root"));
 }
 
-absl::Status IsInstalled(const fs::path& file) {
+// FileOf() where it is there.
+absl::StatusOr<fs::path> InstalledFile(const ServiceOptions& options) {
+  absl::StatusOr<fs::path> file = FileOf(options);
   std::error_code error;
-  if (fs::exists(file, error)) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("there is no ", file.string(),
-                                          ": `strata service install` makes it (and --system says "
-                                          "that the system's is meant, not yours)"));
+  if (!file.ok() || fs::exists(*file, error)) return file;
+  return absl::NotFoundError(
+      absl::StrCat("there is no ", file->string(),
+                   ": `strata service install` makes it (and --system says that the system's is "
+                   "meant, not yours)"));
 }
 
 }  // namespace
@@ -182,7 +179,7 @@ absl::Status RunServiceInstall(const ServiceOptions& options) {
   std::error_code known;
   if (fs::exists(*file, known)) {
     // It may not run.
-    (void)RunProgram({"launchctl", "bootout", absl::StrCat(Domain(options), "/strata.node")});
+    (void)RunProgram({"launchctl", "bootout", Target(options)});
   }
 #else
   spec.groups = GpuGroups();
@@ -193,7 +190,7 @@ absl::Status RunServiceInstall(const ServiceOptions& options) {
   // Else a user's services end with the last session, and do not start with the machine.
   if (!options.is_system) steps.push_back({"loginctl", "enable-linger"});
 #endif
-  if (absl::Status status = WriteFile(*file, text); !status.ok()) return status;
+  if (absl::Status status = WriteServiceFile(*file, text); !status.ok()) return status;
   if (absl::Status status = RunPrograms(steps); !status.ok()) {
     return absl::Status(status.code(),
                         absl::StrCat(status.message(), " (", file->string(), " is written)"));
@@ -207,11 +204,10 @@ absl::Status RunServiceInstall(const ServiceOptions& options) {
 }
 
 absl::Status RunServiceUninstall(const ServiceOptions& options) {
-  const absl::StatusOr<fs::path> file = FileOf(options);
+  const absl::StatusOr<fs::path> file = InstalledFile(options);
   if (!file.ok()) return file.status();
-  if (absl::Status status = IsInstalled(*file); !status.ok()) return status;
 #ifdef __APPLE__
-  (void)RunProgram({"launchctl", "bootout", absl::StrCat(Domain(options), "/strata.node")});
+  (void)RunProgram({"launchctl", "bootout", Target(options)});
 #else
   if (absl::Status status = RunProgram(Systemctl(options, {"disable", "--now", "strata.service"}));
       !status.ok()) {
@@ -230,11 +226,10 @@ absl::Status RunServiceUninstall(const ServiceOptions& options) {
 }
 
 absl::Status RunServiceStatus(const ServiceOptions& options) {
-  const absl::StatusOr<fs::path> file = FileOf(options);
+  const absl::StatusOr<fs::path> file = InstalledFile(options);
   if (!file.ok()) return file.status();
-  if (absl::Status status = IsInstalled(*file); !status.ok()) return status;
 #ifdef __APPLE__
-  return RunProgram({"launchctl", "print", absl::StrCat(Domain(options), "/strata.node")});
+  return RunProgram({"launchctl", "print", Target(options)});
 #else
   return RunProgram(Systemctl(options, {"--no-pager", "--lines=0", "status", "strata.service"}));
 #endif
