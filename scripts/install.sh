@@ -11,7 +11,7 @@
 set -eu
 umask 022
 
-# Who signs releases, as allowed signers of ssh-keygen; `scripts/package sign` writes both lines.
+# The signers of releases, as ssh-keygen wants them, and their place; `scripts/package sign` writes both lines.
 release_key=''
 release_url=''
 
@@ -107,7 +107,7 @@ main() {
   trap 'rm -rf "$work/lock" "$work/new"' EXIT
   trap 'exit 130' INT TERM HUP
 
-  # What there is, and that it is the project's.
+  # The list of bundles, and the check that the project signed it.
   rm -f "$work"/SHA256SUMS*
   for name in SHA256SUMS SHA256SUMS.sig; do
     fetch "$url/$name" "$work/$name" || die "cannot fetch $url/$name: check the address and the connection"

@@ -1,5 +1,5 @@
-// What a service manager (systemd) is told by a node that it started, as sd_notify(3) describes it.
-// Nothing is told where none asked for it: NOTIFY_SOCKET is not set.
+// Messages from a node to the service manager (systemd) that started it, as sd_notify(3) describes
+// them. None is sent where none was asked for: NOTIFY_SOCKET is not set.
 #pragma once
 
 #include "absl/strings/string_view.h"

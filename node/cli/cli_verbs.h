@@ -54,7 +54,7 @@ struct CommandLine {
 // `line` outlives the parsing.
 void AddVerbs(CLI::App* app, CommandLine* line);
 
-// What `strata node` with these options would be started with; kInvalidArgument where it refuses
+// The options that `strata node` would read from these words; kInvalidArgument where it refuses
 // them.
 absl::StatusOr<NodeOptions> ParseNodeOptions(std::vector<std::string> words);
 

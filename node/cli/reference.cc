@@ -18,7 +18,7 @@
 namespace strata {
 namespace {
 
-// What is not shown has no group.
+// Hidden verbs and options have no group.
 std::vector<const CLI::App*> ShownVerbs(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* verb) { return !verb->get_group().empty(); });
 }

@@ -1,4 +1,4 @@
-// What `strata service install` writes: a unit for systemd, a property list for launchd.
+// The file that `strata service install` writes: a unit for systemd, a property list for launchd.
 #pragma once
 
 #include <string>
