@@ -56,7 +56,13 @@ ClusterRuntime::ClusterRuntime(EventLoop* loop, const Clock* clock, Options opti
       membership_(options_.membership, options_.self, clock->NowUs()),
       key_id_(options_.key_id) {
   for (const std::string& address : options_.peers) {
-    if (static_peers_.size() < kStaticPeersMax) static_peers_.push_back({.address = address});
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    if (static_peers_.size() + peer_names_.size() >= kStaticPeersMax) break;
+    if (parsed.ok() && !IsNumericHost(parsed->host)) {
+      peer_names_.push_back({.name = *parsed});
+    } else {
+      static_peers_[address];
+    }
   }
   transport_->OnBroken([this](const std::string& address) {
     for (const auto& [node, peer] : peers_) {
@@ -76,7 +82,7 @@ void ClusterRuntime::Start(Listening listening) {
   const auto poll_ms = static_cast<uint64_t>(options_.interfaces_poll_ms);
   interfaces_timer_ =
       loop_->StartTimer({.delay_ms = poll_ms, .repeat_ms = poll_ms}, [this] { ReadInterfaces(); });
-  if (!static_peers_.empty()) StartProbingStaticPeers();
+  if (!static_peers_.empty() || !peer_names_.empty()) StartProbingStaticPeers();
   Pump();
 }
 
@@ -136,6 +142,7 @@ void ClusterRuntime::Leave(absl::AnyInvocable<void() &&> done) {
   discovery_.reset();
   interfaces_timer_.reset();
   static_timer_.reset();
+  for (PeerName& peer : peer_names_) peer.look_up.reset();
   membership_.Leave(clock_->NowUs());
   Pump();
   wake_.reset();

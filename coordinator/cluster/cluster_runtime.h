@@ -19,12 +19,13 @@
 #include "proto/cluster.pb.h"
 #include "transport/base/clock.h"
 #include "transport/base/event_loop.h"
+#include "transport/base/host_lookup.h"
 #include "transport/base/peer_addresses.h"
 #include "transport/discovery/discovery.h"
 
 namespace strata {
 
-// The most --peer options, and heartbeats in flight to one node.
+// The most --peer options, addresses of them all, and heartbeats in flight to one node.
 inline constexpr size_t kStaticPeersMax = 64;
 inline constexpr int kHeartbeatsInFlightMax = 4;
 // Certificates are read again each second, and heartbeats are in flight for a second at most.
@@ -39,14 +40,18 @@ Clock* SleeplessClock();
 class ClusterRuntime final : private Discovery::Listener {
  public:
   struct Options {
-    NodeRecord self;                 // its addresses are filled in
-    std::string key_id;              // of the cluster's key at first; empty: it has none
-    std::string id_file;             // holds the node's id; empty: no file does
-    std::vector<std::string> peers;  // host:port of possible nodes
+    NodeRecord self;      // its addresses are filled in
+    std::string key_id;   // of the cluster's key at first; empty: it has none
+    std::string id_file;  // holds the node's id; empty: no file does
+    // host:port of possible nodes; a host's name stands for all of its addresses, and is looked up
+    // again and again.
+    std::vector<std::string> peers;
     Discovery::Starter discovery = &Discovery::StartMdns;  // null: `peers` only
+    decltype(&LookUpHost) look_up = &LookUpHost;
     MembershipOptions membership;
     int64_t answer_ms = 1'000;           // a request unanswered for so long has failed
     int64_t peer_retry_ms = 1'000;       // between requests to an address of `peers`
+    int64_t look_up_ms = 5'000;          // from the end of a name's look-up to the next
     int64_t interfaces_poll_ms = 1'000;  // how soon a change of addresses is noticed
     int64_t connect_probe_ms = 100;      // between probes whether a process has ended
   };
@@ -119,13 +124,20 @@ class ClusterRuntime final : private Discovery::Listener {
     bool connect_probing = false;
     std::unique_ptr<EventLoop::Handle> next_connect_probe;
   };
-  // An address that the user gave; its node is not known before it answers.
+  // An address that the user gave, or that a name has; its node is not known before it answers.
   struct StaticPeer {
-    std::string address;
-    NodeId node;  // that answered last
+    std::string name;  // that has the address, as the user gave it; empty: none
+    NodeId node;       // that answered last
     bool pending = false;
     bool found = false;     // by mDNS, with this node's id
     std::string complaint;  // the last one logged
+  };
+  // A host's name that the user gave.
+  struct PeerName {
+    HostPort name;
+    int64_t next_us = 0;  // when it is looked up again
+    std::string complaint;
+    std::unique_ptr<EventLoop::Handle> look_up;  // under way
   };
 
   void OnFound(const DiscoveryRecord& record) override;
@@ -152,7 +164,9 @@ class ClusterRuntime final : private Discovery::Listener {
   void Observe(const NodeId& node, const std::string& from_host);
   void StartProbingStaticPeers();
   void ProbeStaticPeers();
-  void OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply);
+  void OnStaticReply(const std::string& address, absl::StatusOr<wire::Heartbeat> reply);
+  void LookUpPeerNames();
+  void OnLookedUp(PeerName* peer, HostAddresses addresses);
 
   void Failed(const NodeId& node, const std::string& address, int64_t sent_us,
               const absl::Status& why);
@@ -197,8 +211,9 @@ class ClusterRuntime final : private Discovery::Listener {
   absl::AnyInvocable<void() &&> left_;
 
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
-  std::vector<StaticPeer> static_peers_;
-  std::map<NodeId, DiscoveryRecord> waiting_;  // for a key
+  std::map<std::string, StaticPeer> static_peers_;  // by address
+  std::vector<PeerName> peer_names_;                // constant but for what is in each
+  std::map<NodeId, DiscoveryRecord> waiting_;       // for a key
   std::string key_id_;
   std::map<NodeId, int64_t> removed_;  // and when they may return, by the clock
   std::vector<InterfaceAddress> interfaces_;

@@ -1,6 +1,7 @@
 // Discovery of nodes by mDNS and by the addresses that the user gave, and the addresses that this
 // node announces.
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,13 +64,11 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
 // Another process announces this node's id: it is probed like an address that the user gave.
 void ClusterRuntime::OnOwnIdFound(const DiscoveryRecord& record) {
   for (const std::string& address : record.addresses) {
-    const bool known = absl::c_any_of(
-        static_peers_, [&](const StaticPeer& each) { return each.address == address; });
-    if (known || static_peers_.size() >= kStaticPeersMax || HasScope(address) ||
-        absl::c_linear_search(own_addresses_, address)) {
+    if (static_peers_.contains(address) || static_peers_.size() >= kStaticPeersMax ||
+        HasScope(address) || absl::c_linear_search(own_addresses_, address)) {
       continue;
     }
-    static_peers_.push_back({.address = address, .found = true});
+    static_peers_[address] = {.found = true};
     StartProbingStaticPeers();
   }
 }
@@ -98,24 +97,66 @@ void ClusterRuntime::StartProbingStaticPeers() {
 }
 
 void ClusterRuntime::ProbeStaticPeers() {
-  for (size_t i = 0; i < static_peers_.size(); ++i) {
-    StaticPeer& peer = static_peers_[i];
+  LookUpPeerNames();
+  for (auto& [address, peer] : static_peers_) {
     if (peer.pending || peer.node == id()) continue;
     const ClusterView::Node* known = membership_.view().Find(peer.node);
     if (known != nullptr && known->state == ClusterView::State::kAlive) continue;
     peer.pending = true;
-    transport_->Exchange(peer.address, ToWire(membership_.Probe(clock_->NowUs())),
-                         options_.answer_ms,
-                         WhileAlive([this, i](absl::StatusOr<wire::Heartbeat> reply) {
-                           OnStaticReply(i, std::move(reply));
+    transport_->Exchange(address, ToWire(membership_.Probe(clock_->NowUs())), options_.answer_ms,
+                         WhileAlive([this, address](absl::StatusOr<wire::Heartbeat> reply) {
+                           OnStaticReply(address, std::move(reply));
                          }));
   }
 }
 
-void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply) {
-  StaticPeer& peer = static_peers_[index];
+void ClusterRuntime::LookUpPeerNames() {
+  for (PeerName& peer : peer_names_) {
+    if (peer.look_up != nullptr || clock_->NowUs() < peer.next_us) continue;
+    peer.look_up = options_.look_up(loop_, peer.name.host, [this, &peer](HostAddresses addresses) {
+      OnLookedUp(&peer, std::move(addresses));
+    });
+  }
+}
+
+// Addresses that the name has no more are forgotten; where nobody can be asked, the last ones stay.
+void ClusterRuntime::OnLookedUp(PeerName* peer, HostAddresses addresses) {
+  peer->look_up.reset();
+  peer->next_us = clock_->NowUs() + options_.look_up_ms * 1'000;
+  const std::string name = JoinHostPort(peer->name.host, peer->name.port);
+  if (!addresses.ok()) {
+    if (peer->complaint != addresses.status().message()) {
+      peer->complaint = std::string(addresses.status().message());
+      LOG(WARNING) << "--peer " << name << ": " << peer->complaint
+                   << "; it is looked up again every few seconds";
+    }
+    return;
+  }
+  peer->complaint.clear();
+  std::set<std::string> now;
+  for (const std::string& host : *addresses) now.insert(JoinHostPort(host, peer->name.port));
+  std::erase_if(static_peers_, [&](const auto& each) {
+    return each.second.name == name && !now.contains(each.first);
+  });
+  bool is_new = false;
+  for (const std::string& address : now) {
+    if (static_peers_.size() >= kStaticPeersMax) break;
+    is_new |= static_peers_.try_emplace(address, StaticPeer{.name = name}).second;
+  }
+  if (is_new) ProbeStaticPeers();
+}
+
+void ClusterRuntime::OnStaticReply(const std::string& address,
+                                   absl::StatusOr<wire::Heartbeat> reply) {
+  const auto it = static_peers_.find(address);
+  if (it == static_peers_.end()) return;  // its name has another address now
+  StaticPeer& peer = it->second;
   peer.pending = false;
   absl::Status status = reply.status();
+  if (absl::IsNotFound(status) && !peer.name.empty()) {
+    peer.node = id();  // one name for all nodes of a cluster is this node's, too
+    return;
+  }
   if (status.ok()) {
     absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
     status = parsed.status();
@@ -130,7 +171,7 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
     }
     Settle();
     if (status.ok() && membership_.view().Find(peer.node) != nullptr) {
-      PeerOf(peer.node).paths.Observe(peer.address);
+      PeerOf(peer.node).paths.Observe(address);
     }
   }
   if (SaysWrongCertificate(status.message())) {
@@ -143,7 +184,9 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
   if (!peer.found && !status.ok() && !absl::IsUnavailable(status) &&
       !absl::IsDeadlineExceeded(status) && peer.complaint != status.message()) {
     peer.complaint = std::string(status.message());
-    LOG(WARNING) << "--peer " << peer.address << ": " << peer.complaint;
+    LOG(WARNING) << "--peer "
+                 << (peer.name.empty() ? address : absl::StrCat(peer.name, " (", address, ")"))
+                 << ": " << peer.complaint;
   }
 }
 
@@ -159,8 +202,8 @@ std::string ClusterRuntime::MissedNodes() {
     }
     names.push_back(node.record.name.str());
   }
-  for (const StaticPeer& peer : static_peers_) {
-    if (peer.node.is_nobody()) names.push_back(peer.address);
+  for (const auto& [address, peer] : static_peers_) {
+    if (peer.node.is_nobody()) names.push_back(address);
   }
   const size_t more = names.size() - std::min(names.size(), kNamesMax);
   names.resize(names.size() - more);

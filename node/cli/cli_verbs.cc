@@ -294,7 +294,8 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->capture_default_str()
       ->type_name("NAME");
   verb->add_option("--peer", options->peers,
-                   "The address of a node that mDNS does not find; may be given again")
+                   "The address of a node that mDNS does not find; a name stands for all addresses that it "
+                   "has, and is looked up again; may be given again")
       ->allow_extra_args(false)
       ->type_name("HOST:PORT");
   verb->add_option("--advertise", options->advertise,

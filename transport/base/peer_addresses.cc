@@ -90,6 +90,11 @@ bool IsAnyHost(absl::string_view host) { return host == "0.0.0.0" || host == "::
 
 std::string ListenHost(const std::string& host) { return IsAnyHost(host) ? "::" : host; }
 
+bool IsNumericHost(absl::string_view host) {
+  in_addr v4;
+  return absl::StrContains(host, ':') || inet_pton(AF_INET, std::string(host).c_str(), &v4) == 1;
+}
+
 bool IsLoopbackHost(absl::string_view host) {
   in_addr v4;
   const bool is_v4 = inet_pton(AF_INET, std::string(host).c_str(), &v4) == 1;

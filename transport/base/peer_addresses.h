@@ -48,6 +48,8 @@ bool IsDialable(absl::string_view address);
 bool IsAnyHost(absl::string_view host);
 // `host` as a number to listen on: all interfaces means both versions of IP.
 std::string ListenHost(const std::string& host);
+// An address of IPv4 or IPv6, also one with a scope, rather than a name.
+bool IsNumericHost(absl::string_view host);
 // "localhost", 127.0.0.0/8 and "::1".
 bool IsLoopbackHost(absl::string_view host);
 

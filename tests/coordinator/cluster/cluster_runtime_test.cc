@@ -153,6 +153,18 @@ class FakeMdns final : public Discovery {
   Listener* const listener_;
 };
 
+// What names resolve to. A look-up takes 10 ms.
+std::map<std::string, HostAddresses>& Names() {
+  static auto* const names = new std::map<std::string, HostAddresses>;
+  return *names;
+}
+std::unique_ptr<EventLoop::Handle> LookUpName(EventLoop* loop, const std::string& host,
+                                              absl::AnyInvocable<void(HostAddresses) &&> done) {
+  return loop->StartTimer({.delay_ms = 10}, [host, done = std::move(done)]() mutable {
+    std::move(done)(Names().at(host));
+  });
+}
+
 class ClusterRuntimeTest : public ::testing::Test {
  protected:
   // Node `n` listens at 10.0.0.<n>:7 and announces that.
@@ -178,6 +190,7 @@ class ClusterRuntimeTest : public ::testing::Test {
                     .nonce = nodes_.size() + 1};
     options.peers = std::move(peers);
     options.discovery = kind.discovery;
+    options.look_up = &LookUpName;
     options.key_id = kind.key_id;
     nodes_.push_back(std::make_unique<ClusterRuntime>(&loop_, &clock_, std::move(options),
                                                       network_.Transport()));
@@ -206,6 +219,48 @@ TEST_F(ClusterRuntimeTest, APeerIsEnoughForBothToKnowEachOther) {
   EXPECT_EQ(StateOf(a, b), "alive");
   EXPECT_EQ(StateOf(b, a), "alive");
   EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
+}
+
+// As a headless service of Kubernetes': one name for all nodes, which changes as they come and go.
+TEST_F(ClusterRuntimeTest, ANameOfAPeerStandsForAllItsAddressesAndIsLookedUpAgain) {
+  Names()["strata"] = absl::NotFoundError("strata: Name or service not known");
+  strata::testing::LogCapture log;
+  ClusterRuntime* a = Add(1, {"strata:7"});
+  ClusterRuntime* b = Add(2, {"strata:7"});
+  clock_.AdvanceMs(11'000);
+  EXPECT_EQ(StateOf(a, b), "unknown");
+  EXPECT_EQ(log.Lines("--peer strata:7: strata: Name or service not known").size(), 2u)
+      << "once each";
+  Names()["strata"] = std::vector<std::string>{"10.0.0.1", "10.0.0.9", "10.0.0.2"};
+  clock_.AdvanceMs(6'000);
+  EXPECT_EQ(StateOf(a, b), "alive");
+  EXPECT_EQ(StateOf(b, a), "alive");
+  EXPECT_EQ(log.Lines("the sender itself").size(), 0u) << "its own address is among them";
+
+  // Both machines are replaced by others, at other addresses.
+  Names()["strata"] = std::vector<std::string>{"10.0.0.3", "10.0.0.4"};
+  clock_.AdvanceMs(6'000);
+  ClusterRuntime* c = Add(3, {"strata:7"});
+  ClusterRuntime* d = Add(4, {});
+  clock_.AdvanceMs(3'000);
+  EXPECT_EQ(StateOf(c, d), "alive");
+  EXPECT_EQ(StateOf(a, d), "alive");
+}
+
+TEST_F(ClusterRuntimeTest, AnAddressThatAPeersNameHasNoMoreIsNotTried) {
+  Names()["strata"] = std::vector<std::string>{"10.0.0.9"};
+  Add(1, {"strata:7"});
+  clock_.AdvanceMs(5'000);
+  const size_t tried = network_.calls;
+  EXPECT_GE(tried, 4u);
+  Names()["strata"] = absl::UnavailableError("strata: Temporary failure in name resolution");
+  clock_.AdvanceMs(10'000);
+  EXPECT_GE(network_.calls, tried + 8) << "the last known address is kept where nobody answers";
+  Names()["strata"] = std::vector<std::string>{"10.0.0.1"};
+  clock_.AdvanceMs(6'000);
+  const size_t before = network_.calls;
+  clock_.AdvanceMs(10'000);
+  EXPECT_EQ(network_.calls, before);
 }
 
 TEST_F(ClusterRuntimeTest, PeersTellEachOtherOfTheNodesTheyKnow) {
