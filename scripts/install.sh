@@ -5,6 +5,11 @@
 # place of an older one, which stays beside it as long as programs run it. Needs curl or wget, tar, xz, and
 # ssh-keygen of OpenSSH 8.2 or later, which checks the signature.
 #
+# What it installs has a copy of this script, which knows where that came from; `strata self-update` and `strata uninstall`
+# start it: install.sh --update           the newest version
+#           install.sh --check            whether there is a newer one; installs nothing
+#           install.sh --uninstall [--purge] [--yes]  removes all that it made; --purge: keys, ids and models, too
+#
 # Environment: STRATA_DOWNLOAD_URL  where SHA256SUMS, its signature and the bundles are
 #              STRATA_PREFIX        install there: bin/strata and share/strata/VERSION
 #              STRATA_ALLOW_OLDER   1: also a version that is older than the one that is here
@@ -57,16 +62,113 @@ sha256() {
 newest() { awk -F '[.+-]' '{ printf "%09d%09d%09d %s\n", $1, $2, $3, $0 }' | sort | tail -n 1 | cut -d ' ' -f 2; }
 
 # True where a process runs from that folder.
-is_used() {
-  for process in /proc/[0-9]*; do
-    case $(readlink "$process/exe" 2>/dev/null) in "$1"/*) return 0 ;; esac
+is_used() { ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -e " -> $1/"; }
+
+# Sets `folder`, where versions are, `links`, where the program's link is, and `url`.
+choose_places() {
+  url=${STRATA_DOWNLOAD_URL:-$release_url}
+  here=$(cd "$(dirname "$0")" && pwd -P)
+  if [ "$action" != install ]; then
+    [ -r "$here/origin" ] || die "this script has installed nothing in $here: the installed one has the name install.sh, beside the versions"
+    folder=$here
+    { read -r links && read -r origin; } <"$here/origin" || die "$here/origin is damaged: run the installer again"
+    url=${STRATA_DOWNLOAD_URL:-$origin}
+  elif [ -n "${STRATA_PREFIX:-}" ]; then
+    links=$STRATA_PREFIX/bin folder=$STRATA_PREFIX/share/strata
+  elif [ "$(id -u)" = 0 ]; then
+    links=/usr/local/bin folder=/opt/strata
+  else
+    [ -n "${HOME:-}" ] || die "HOME is not set: choose a place with STRATA_PREFIX"
+    links=$HOME/.local/bin folder=$HOME/.local/share/strata
+  fi
+  url=${url%/}
+}
+
+# The services of what is here, as the options of `strata service` call them.
+services() {
+  for each in "--user ${XDG_CONFIG_HOME:-${HOME:-}/.config}/systemd/user/strata.service" "--system /etc/systemd/system/strata.service"; do
+    if grep -qsF -e "\"$links/strata\"" -e "\"$folder/" "${each#* }"; then echo "${each%% *}"; fi
   done
-  return 1
+}
+
+# What of a person's is not the installer's own, one a line.
+kept() {
+  for each in "${XDG_STATE_HOME:-${HOME:-}/.local/state}/strata" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/strata" \
+    "${XDG_CACHE_HOME:-${HOME:-}/.cache}/strata/models" /etc/strata /var/lib/private/strata /var/lib/strata; do
+    if [ -e "$each" ] && [ -w "$(dirname "$each")" ]; then echo "$each"; fi
+  done
+}
+
+# point VERSION'S-PROGRAM: the link leads there, from one moment to the next.
+point() {
+  rm -f "$links/.strata.new"
+  ln -s "$1" "$links/.strata.new"
+  mv -f "$links/.strata.new" "$links/strata"
+}
+
+# The services run the version that is linked now; where one does not start with it, all go back.
+restart_services() {
+  for which in $(services); do
+    if [ "$which" = --user ]; then set -- --user; else set --; fi
+    say "the service ($which) moves its layers to other nodes, and starts again with $version"
+    if systemctl "$@" restart strata.service; then continue; fi
+    point "$before"
+    systemctl "$@" restart strata.service || true
+    die "it did not start: the version before is back ($before); strata service logs says why"
+  done
+}
+
+uninstall() {
+  [ -w "$folder" ] || die "cannot write to $folder: run this as who installed it"
+  say "this removes $folder, and what leads there from $links and ${links%/*}/share"
+  services | while read -r which; do say "the service is stopped and removed ($which)"; done
+  kept | while read -r each; do
+    if [ -n "$purge" ]; then say "$each is removed"; else say "$each stays (--purge removes it)"; fi
+  done
+  if [ -z "$yes" ]; then
+    printf 'strata: go on? [y/N] '
+    read -r answer || answer=
+    case $answer in [yY] | [yY][eE][sS]) ;; *) die "nothing was removed" ;; esac
+  fi
+  for which in $(services); do
+    "$links/strata" service uninstall "$which" || die "the service ($which) cannot be removed: nothing else was"
+  done
+  # A service ends in a moment.
+  for _ in 1 2 3; do
+    if is_used "$folder"; then sleep 1; fi
+  done
+  if is_used "$folder"; then die "programs still run from $folder: stop them (strata node ends with Ctrl-C), and run this again"; fi
+  for version in "$folder"/*/; do
+    (cd "$version" && find share -type f) | while read -r file; do
+      link=${links%/*}/share/${file#share/}
+      case $(readlink "$link" || true) in "$folder"/*) rm -f "$link" ;; esac
+    done
+  done
+  case $(readlink "$links/strata" || true) in "$folder"/*) rm -f "$links/strata" ;; esac
+  if [ -n "$purge" ]; then
+    kept | while read -r each; do rm -rf "$each"; done
+  fi
+  rm -rf "${folder:?}"
+  say "removed"
 }
 
 main() {
-  url=${STRATA_DOWNLOAD_URL:-$release_url}
-  url=${url%/}
+  action=install purge='' yes=''
+  for word in "$@"; do
+    case $word in
+      --update) action=update ;;
+      --check) action=check ;;
+      --uninstall) action=uninstall ;;
+      --purge) purge=1 ;;
+      --yes) yes=1 ;;
+      *) die "$word: --update, --check, or --uninstall with --purge or --yes" ;;
+    esac
+  done
+  choose_places
+  if [ "$action" = uninstall ]; then
+    uninstall
+    return
+  fi
   [ -n "$url" ] || die "there is no release yet: set STRATA_DOWNLOAD_URL, or clone the repository and run scripts/demo"
   [ -n "$release_key" ] || die "this installer has no key to check a release with: take it from where the release is"
 
@@ -80,14 +182,6 @@ main() {
   have ssh-keygen || die "needs ssh-keygen to check the release's signature: install openssh-client, and run this again"
   { have tar && have xz; } || die "needs tar and xz: install xz-utils (xz), and run this again"
 
-  if [ -n "${STRATA_PREFIX:-}" ]; then
-    links=$STRATA_PREFIX/bin folder=$STRATA_PREFIX/share/strata
-  elif [ "$(id -u)" = 0 ]; then
-    links=/usr/local/bin folder=/opt/strata
-  else
-    [ -n "${HOME:-}" ] || die "HOME is not set: choose a place with STRATA_PREFIX"
-    links=$HOME/.local/bin folder=$HOME/.local/share/strata
-  fi
   for made in "$links" "$folder"; do
     { mkdir -p "$made" 2>/dev/null && [ -w "$made" ]; } || die "cannot write to $made: choose another place with STRATA_PREFIX"
   done
@@ -124,11 +218,24 @@ main() {
   [ -n "$version" ] || die "$url has no bundle for Linux on $processor"
   name=strata-$version-linux-$processor
   sum=$(sed -n "s/^\([0-9a-f]\{64\}\)  $name\.tar\.xz\$/\1/p" "$work/SHA256SUMS" | tail -n 1)
+  # This script as the release has it, for updates to come.
+  script=$(sed -n 's/^\([0-9a-f]\{64\}\)  install\.sh$/\1/p' "$work/SHA256SUMS")
+  rm -f "$work/install.sh"
+  fetch_whole "$url/install.sh" "$work/install.sh" "$script" && [ "$(sha256 "$work/install.sh")" = "$script" ] ||
+    die "$url/install.sh is not the one that is signed: nothing was installed"
   if [ -n "$before" ] && [ "${STRATA_ALLOW_OLDER:-}" != 1 ]; then
-    here=${before#"$folder/"}
-    here=${here%%/*}
-    [ "$(printf '%s\n' "$here" "$version" | newest)" = "$version" ] || [ "$here" = "$version" ] ||
-      die "$here is here, and $url has only $version: STRATA_ALLOW_OLDER=1 installs it all the same"
+    has=${before#"$folder/"}
+    has=${has%%/*}
+    [ "$(printf '%s\n' "$has" "$version" | newest)" = "$version" ] || [ "$has" = "$version" ] ||
+      die "$has is here, and $url has only $version: STRATA_ALLOW_OLDER=1 installs it all the same"
+  fi
+  if [ "$action" = check ]; then
+    if [ "$before" = "$folder/$version/bin/strata" ]; then
+      say "$version is here, and is the newest"
+    else
+      say "$version is there: strata self-update installs it"
+    fi
+    return
   fi
 
   if "$folder/$version/bin/strata" --version >/dev/null 2>&1; then
@@ -161,18 +268,24 @@ main() {
     mkdir -p "${link%/*}" && ln -sf "$folder/$version/$file" "$link" || say "$link cannot be made"
   done
   if [ "$before" != "$folder/$version/bin/strata" ]; then
-    rm -f "$links/.strata.new"
-    ln -s "$folder/$version/bin/strata" "$links/.strata.new"
-    mv -f "$links/.strata.new" "$links/strata"
+    point "$folder/$version/bin/strata"
     # The version before stays, and those that programs run.
     for old in "$folder"/*/bin/strata; do
       if [ "$old" = "$folder/$version/bin/strata" ] || [ "$old" = "$before" ] || is_used "${old%/bin/strata}"; then continue; fi
       rm -rf "${old%/bin/strata}"
     done
   fi
+  mv -f "$work/install.sh" "$folder/install.sh"
+  printf '%s\n' "$links" "$url" >"$folder/origin"
   rm -rf "$work"
 
   say "installed $version in $folder/$version; $links/strata starts it"
+  if [ "$action" = update ]; then
+    if [ "$before" = "$folder/$version/bin/strata" ]; then return; fi
+    restart_services
+    say "nodes that were started by hand run the version before until they are started again"
+    return
+  fi
   case :$PATH: in
     *:"$links":*) say "try it: strata demo" ;;
     *) say "$links is not in your PATH: export PATH=\"$links:\$PATH\"; then try it: strata demo" ;;

@@ -189,6 +189,9 @@ int RunCommandLine(int argc, char** argv) {
     return Finish(RunTemplateProcess(line.template_limits), /*about_models=*/false);
   }
   if (app.got_subcommand("node")) {
+    absl::StatusOr<NodeOptions> node = ParseNodeOptions({argv + 2, argv + argc});
+    if (!node.ok()) return Report(node.status().message(), kExitUsage);
+    line.node = *std::move(node);
     StartLogging({.verbose = line.node.verbose,
                   .requests = line.node.log_requests,
                   .format = line.node.log_format});
@@ -208,6 +211,8 @@ int RunCommandLine(int argc, char** argv) {
       status = PrintNodeNames();
     } else if (what == "models") {
       status = PrintModelNames();
+    } else if (what == "verbs") {
+      status = WriteToStdout(VerbNames(app));
     } else if (what != "man") {
       status = WriteToStdout(Completions(app, what));
     } else {
@@ -233,6 +238,20 @@ int RunCommandLine(int argc, char** argv) {
                      : service->got_subcommand("status")    ? RunServiceStatus
                                                             : RunServiceLogs;
     return Finish(run(line.service), /*about_models=*/false);
+  }
+  if (app.got_subcommand("config")) {
+    StartLogging({});
+    const absl::Status status = app.get_subcommand("config")->got_subcommand("new")
+                                    ? RunConfigNew(line.config)
+                                    : RunConfigCheck(line.config);
+    if (absl::IsInvalidArgument(status)) return Report(status.message(), kExitUsage);
+    return Finish(status, /*about_models=*/false);
+  }
+  if (app.got_subcommand("self-update")) {
+    return Finish(RunSelfUpdate(line.self_update), /*about_models=*/false);
+  }
+  if (app.got_subcommand("uninstall")) {
+    return Finish(RunUninstall(line.uninstall), /*about_models=*/false);
   }
   if (app.got_subcommand("version")) {
     StartLogging({});

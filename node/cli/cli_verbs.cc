@@ -62,6 +62,31 @@ What follows --user or --system are options of `strata node`; files that they na
 It starts with the machine, comes back after a crash, and its layers move to other nodes before it
 stops. A node that asks to be admitted waits for `strata approve` as any other.)";
 
+constexpr char kSelfUpdateFooter[] = R"(
+Examples:
+  strata self-update --check
+  strata self-update
+
+Fetches the newest version from where this one came from (STRATA_DOWNLOAD_URL names another place), checks
+its signature, and puts it in this one's place. A service moves its layers to other nodes and starts again;
+where it does not start, the version before is back. Nodes of other versions of libllama or libggml take no
+layers beside the new ones (--allow-mixed-versions): update all machines.)";
+
+constexpr char kUninstallFooter[] = R"(
+Examples:
+  strata uninstall
+  strata uninstall --purge --yes
+
+Says what it removes, and asks. Keys, ids, configuration and models stay but for --purge.)";
+
+constexpr char kConfigFooter[] = R"(
+Examples:
+  strata config new > ~/.config/strata/node.toml
+  strata config check
+
+What the file says counts for each node that is started without --config, a service too, unless its
+command line says otherwise. STRATA_CONFIG names another file; empty, none.)";
+
 constexpr char kVersionFooter[] = R"(
 Examples:
   strata version
@@ -234,9 +259,15 @@ void AddLinks(CLI::App* verb, LinkSelectorOptions* options) {
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
 }
 
-void AddNode(CLI::App* app, NodeOptions* options) {
+void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
+  verb->add_option(
+          "--config", *config,
+          "A file with options of these, for a node that is started without them (default: "
+          "~/.config/strata/node.toml, else /etc/strata/node.toml, if there)")
+      ->configurable(false)
+      ->type_name("FILE");
   verb->add_option("--listen", options->listen,
                    "Where to listen; [::] is all interfaces, port 0 the last port or a free one")
       ->capture_default_str()
@@ -293,9 +324,10 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->check(Utf8())
       ->capture_default_str()
       ->type_name("NAME");
-  verb->add_option("--peer", options->peers,
-                   "The address of a node that mDNS does not find; a name stands for all addresses that it "
-                   "has, and is looked up again; may be given again")
+  verb->add_option(
+          "--peer", options->peers,
+          "The address of a node that mDNS does not find; a name stands for all addresses that it "
+          "has, and is looked up again; may be given again")
       ->allow_extra_args(false)
       ->type_name("HOST:PORT");
   verb->add_option("--advertise", options->advertise,
@@ -308,7 +340,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag_callback(
       "--no-measure", [options] { options->measure = false; },
       "Measure neither devices nor links; plans then leave this node out");
-  verb->add_flag("--in-demo", options->in_demo)->group("");  // not shown
+  verb->add_flag("--in-demo", options->in_demo)->configurable(false)->group("");  // not shown
   verb->add_option("--suspect-after", options->suspect_after_ms,
                    "Silence after which a node is suspected, ms")
       ->check(Between(100, 3'600'000))
@@ -471,6 +503,29 @@ void AddService(CLI::App* app, ServiceOptions* options) {
   }
 }
 
+void AddConfig(CLI::App* app, ConfigOptions* options) {
+  CLI::App* verb = app->add_subcommand("config", "The configuration file of a node");
+  verb->footer(kConfigFooter);
+  verb->require_subcommand(1);
+  verb->add_subcommand("new", "Print one with all options, to choose from");
+  verb->add_subcommand("check", "Say what is wrong with one")
+      ->add_option("file", options->file, "The file (default: the one that a node reads)")
+      ->type_name("FILE");
+}
+
+void AddSelfUpdate(CLI::App* app, SelfUpdateOptions* options) {
+  CLI::App* verb = app->add_subcommand("self-update", "Install the newest version");
+  verb->footer(kSelfUpdateFooter);
+  verb->add_flag("--check", options->check, "Say whether there is a newer one, and do no more");
+}
+
+void AddUninstall(CLI::App* app, UninstallOptions* options) {
+  CLI::App* verb = app->add_subcommand("uninstall", "Remove what the installer has installed");
+  verb->footer(kUninstallFooter);
+  verb->add_flag("--purge", options->purge, "Keys, ids, configuration and models, too");
+  verb->add_flag("--yes", options->yes, "Do not ask");
+}
+
 void AddDrain(CLI::App* app, DrainOptions* options) {
   CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
@@ -507,6 +562,7 @@ void AddReference(CLI::App* app, std::string* verb_of_page) {
   for (const char* what : {"bash", "zsh", "fish", "nodes", "models"}) {
     verb->add_subcommand(what, absl::StrCat("For completions: ", what));
   }
+  verb->add_subcommand("verbs", "The verbs that have a man page");
 }
 
 void AddTemplate(CLI::App* app, TemplateLimits* limits) {
@@ -520,7 +576,7 @@ void AddTemplate(CLI::App* app, TemplateLimits* limits) {
 }  // namespace
 
 void AddVerbs(CLI::App* app, CommandLine* line) {
-  AddNode(app, &line->node);
+  AddNode(app, &line->node, &line->node_config);
   AddNodes(app, &line->nodes, &line->key_change);
   AddStatus(app, &line->status);
   AddMeasure(app, &line->measure);
@@ -535,6 +591,9 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddKeyVerbs(app, &line->key, &line->key_change);
   AddToken(app, &line->token);
   AddService(app, &line->service);
+  AddConfig(app, &line->config);
+  AddSelfUpdate(app, &line->self_update);
+  AddUninstall(app, &line->uninstall);
   AddVersion(app, &line->version);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
@@ -542,18 +601,39 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddReference(app, &line->reference_verb);
 }
 
+namespace {
+
+// Parses `words` as CLI11 wants them: in reverse.
+absl::Status ParseWords(std::vector<std::string> words, CLI::App* app) {
+  words.insert(words.begin(), "node");
+  std::reverse(words.begin(), words.end());
+  try {
+    app->parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<NodeOptions> ParseNodeOptions(std::vector<std::string> words) {
   CommandLine line;
   CLI::App app;
   AddVerbs(&app, &line);
-  words.insert(words.begin(), "node");
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
+  if (absl::Status status = ParseWords(words, &app); !status.ok()) return status;
+  const std::string config = line.node.in_demo ? "" : NodeConfigPath(line.node_config);
+  if (config.empty()) return std::move(line.node);
+  const auto more = ReadNodeConfig(config, *app.get_subcommand("node"));
+  if (!more.ok()) return more.status();
+  words.insert(words.end(), more->begin(), more->end());
+  CommandLine whole;
+  CLI::App again;
+  AddVerbs(&again, &whole);
+  if (absl::Status status = ParseWords(std::move(words), &again); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(config, ": ", status.message()));
   }
-  return std::move(line.node);
+  return std::move(whole.node);
 }
 
 }  // namespace strata

@@ -4,10 +4,12 @@
 #include "node/chat/template_process.h"
 #include "node/cli/approve.h"
 #include "node/cli/cluster_nodes.h"
+#include "node/cli/install_script.h"
 #include "node/cli/key_change.h"
 #include "node/cli/key_verbs.h"
 #include "node/cli/measure.h"
 #include "node/cli/model_commands.h"
+#include "node/cli/node_config.h"
 #include "node/cli/service_command.h"
 #include "node/cli/token_verbs.h"
 #include "node/cli/version_command.h"
@@ -27,6 +29,7 @@ namespace strata {
 // The parsed command line; each verb fills in its own options.
 struct CommandLine {
   NodeOptions node;
+  std::string node_config;  // the value of --config
   NodesOptions nodes;
   StatusOptions status;
   MeasureOptions measure;
@@ -45,6 +48,9 @@ struct CommandLine {
   WorkerRunOptions worker;
   VersionOptions version;
   ServiceOptions service;
+  ConfigOptions config;
+  SelfUpdateOptions self_update;
+  UninstallOptions uninstall;
   std::string reference_verb;  // whose man page
   TemplateLimits template_limits;
   bool run_verbose = false;
@@ -54,8 +60,8 @@ struct CommandLine {
 // `line` outlives the parsing.
 void AddVerbs(CLI::App* app, CommandLine* line);
 
-// The options that `strata node` would read from these words; kInvalidArgument where it refuses
-// them.
+// The options that `strata node` would read from these words and from its configuration file.
+// kInvalidArgument: it refuses them; kNotFound: the file cannot be read.
 absl::StatusOr<NodeOptions> ParseNodeOptions(std::vector<std::string> words);
 
 }  // namespace strata

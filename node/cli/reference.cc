@@ -248,6 +248,12 @@ std::string Completions(const CLI::App& app, const std::string& shell) {
                              {{"@VERBS@", cases.verbs}, {"@WORDS@", cases.words}});
 }
 
+std::string VerbNames(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* verb : ShownVerbs(app)) absl::StrAppend(&names, verb->get_name(), "\n");
+  return names;
+}
+
 absl::Status PrintNodeNames() {
   auto client = ConnectToCluster({});
   if (!client.ok()) return client.status();

@@ -20,6 +20,9 @@ absl::StatusOr<std::string> ManPage(const CLI::App& app, const std::string& verb
 // and models, for which it calls `strata reference nodes` and `… models`.
 std::string Completions(const CLI::App& app, const std::string& shell);
 
+// The verbs that have a page, one a line.
+std::string VerbNames(const CLI::App& app);
+
 // Prints the names of the nodes or of the models, one a line.
 absl::Status PrintNodeNames();
 absl::Status PrintModelNames();

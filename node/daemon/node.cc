@@ -67,6 +67,12 @@ absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string
   return parsed;
 }
 
+// --http: a port alone is of this machine's loopback interface.
+absl::StatusOr<HostPort> ParseHttp(const std::string& value) {
+  if (auto port = ParseHostPort(absl::StrCat("127.0.0.1:", value)); port.ok()) return port;
+  return ParseOption("--http", value);
+}
+
 // The address at which programs on this machine reach a server that listens at `listen`.
 std::string LocalAddress(const HostPort& listen) {
   return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
@@ -101,6 +107,39 @@ absl::Status CheckName(absl::string_view option, const std::string& name) {
 
 }  // namespace
 
+absl::Status Node::Check(const NodeOptions& options) {
+  if (absl::Status s = CheckName("--name", options.name.empty() ? MachineName() : options.name);
+      !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CheckName("--cluster", options.cluster); !s.ok()) return s;
+  const auto listen = ParseOption("--listen", options.listen);
+  if (!listen.ok()) return listen.status();
+  for (const std::string& peer : options.peers) {
+    if (auto parsed = ParseOption("--peer", peer); !parsed.ok()) return parsed.status();
+  }
+  if (auto s = CheckInterfaces(options.links.trusted_interfaces); !s.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--trust-link: ", s.message()));
+  }
+  if (options.suspect_after_ms > options.gone_after_ms) {
+    return absl::InvalidArgumentError("--suspect-after: must not be more than --gone-after");
+  }
+  if (options.peers.size() > kStaticPeersMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--peer: may be given ", kStaticPeersMax,
+                     " times at most; a node learns of the others from its peers"));
+  }
+  if (auto limits = ParseDeviceLimits(options.devices, options.memory); !limits.ok()) {
+    return limits.status();
+  }
+  if (auto advertised = ParseAdvertised(options.advertise, listen->port); !advertised.ok()) {
+    return advertised.status();
+  }
+  if (options.http.empty()) return absl::OkStatus();
+  if (auto http = ParseHttp(options.http); !http.ok()) return http.status();
+  return CheckPolicy(options.browsers);
+}
+
 absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
   NodeIdentity identity;
   if (options.ephemeral) {
@@ -120,25 +159,9 @@ absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
 absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions options,
                                                   NodeIdentity identity, NodeSecurity* security) {
   if (options.name.empty()) options.name = MachineName();
-  if (absl::Status status = CheckName("--name", options.name); !status.ok()) return status;
-  if (absl::Status status = CheckName("--cluster", options.cluster); !status.ok()) return status;
+  if (absl::Status status = Check(options); !status.ok()) return status;
   absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
   if (!listen.ok()) return listen.status();
-  for (const std::string& peer : options.peers) {
-    if (auto parsed = ParseOption("--peer", peer); !parsed.ok()) return parsed.status();
-  }
-  if (auto status = CheckInterfaces(options.links.trusted_interfaces); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--trust-link: ", status.message()));
-  }
-  if (options.suspect_after_ms > options.gone_after_ms) {
-    return absl::InvalidArgumentError("--suspect-after: must not be more than --gone-after");
-  }
-  if (options.peers.size() > kStaticPeersMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--peer: may be given ", kStaticPeersMax,
-                     " times at most; a node learns of the others from its peers"));
-  }
-
   const absl::StatusOr<DeviceLimits> limits = ParseDeviceLimits(options.devices, options.memory);
   if (!limits.ok()) return limits.status();
 
@@ -339,12 +362,8 @@ absl::Status Node::UseTokens(const NodeOptions& options, const std::string& fold
 
 absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& folder) {
   if (options.http.empty()) return absl::OkStatus();
-  absl::StatusOr<HostPort> address = ParseHostPort(options.http);
-  if (!address.ok()) address = ParseHostPort(absl::StrCat("127.0.0.1:", options.http));
-  if (!address.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
-  }
-  if (absl::Status s = CheckPolicy(options.browsers); !s.ok()) return s;
+  const absl::StatusOr<HostPort> address = ParseHttp(options.http);
+  if (!address.ok()) return address.status();
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program},

@@ -105,6 +105,9 @@ struct NodeIdentity {
 
 class Node {
  public:
+  // Whether Start() would refuse the options, as far as they alone show it. kInvalidArgument.
+  static absl::Status Check(const NodeOptions& options);
+
   // By the options --data-dir and --ephemeral. Errors are DataDir's.
   static absl::StatusOr<NodeIdentity> Identify(const NodeOptions& options);
 

@@ -11,11 +11,11 @@ www=$work/www
 mkdir -p "$www" "$work/logs"
 processor=$(uname -m)
 
-# bundle VERSION [BYTES]: one that prints its version, with as many random bytes.
+# bundle VERSION [BYTES]: one that prints its version and notes what it does with services, with as many random bytes.
 bundle() {
   local name=strata-$1-linux-$processor
   mkdir -p "$work/$name/bin"
-  printf '#!/bin/sh\necho strata %s\n' "$1" >"$work/$name/bin/strata"
+  printf '#!/bin/sh\n[ "${1:-}" != service ] || echo "strata $*" >>"%s/calls"\necho strata %s\n' "$work" "$1" >"$work/$name/bin/strata"
   chmod +x "$work/$name/bin/strata"
   mkdir -p "$work/$name/share/man/man1"
   echo "$1" >"$work/$name/share/man/man1/strata.1"
@@ -208,6 +208,62 @@ expect "and runs there" test "$("$work/my home/.local/bin/strata")" == "strata 0
 expect "it installs in a folder named from here" test "$("$work/relative/bin/strata")" == "strata 0.11.0"
 expect "an address that is none" ! "$scripts/package" sign --key "$work/key" --folder "$www" --url "x';id;'" 2>"$work/err"
 
+# What is installed updates and removes itself.
+own() { env PATH="$work/fakes:$PATH" HOME="$work/home" XDG_CONFIG_HOME= "$@" >"$work/out" 2>"$work/err" </dev/null; }
+script=$work/prefix/share/strata/install.sh
+unit=$work/home/.config/systemd/user/strata.service
+expect "it knows the newest" own sh "$script" --check
+expect "and says so" says "0.11.0 is here, and is the newest"
+bundle 0.12.0
+sign
+expect "there is a newer one" own sh "$script" --check
+expect "which is said" says "0.12.0 is there: strata self-update installs it"
+expect "and not installed" runs 0.11.0
+mkdir -p "${unit%/*}"
+echo "ExecStart=\"$work/prefix/bin/strata\" \"node\"" >"$unit"
+fake systemctl "echo \"systemctl \$*\" >>'$work/calls'"
+expect "it updates" own sh "$script" --update
+expect "and runs" runs 0.12.0
+expect "its service starts again" test "$(cat "$work/calls")" == "systemctl --user restart strata.service"
+bundle 0.13.0
+sign
+fake systemctl 'exit 1'
+expect "a service that does not start with it" ! own sh "$script" --update
+expect "is said" grep -q "did not start: the version before is back" "$work/err"
+expect "and has the version before" runs 0.12.0
+fake systemctl true
+rm "$www/install.sh"
+expect "a release without its installer" ! own sh "$script" --update
+expect "is refused" grep -q "install.sh is not the one that is signed: nothing was installed" "$work/err"
+sign
+expect "a script that installed nothing" ! own sh "$www/install.sh" --update
+expect "says so" grep -q "this script has installed nothing" "$work/err"
+expect "an unknown word" ! own sh "$script" --upgrade
+expect "is refused" grep -q -- "--upgrade: --update, --check, or --uninstall" "$work/err"
+
+mkdir -p "$work/home/.local/state/strata"
+expect "nobody says yes" ! own sh "$script" --uninstall
+expect "nothing is removed" runs 0.12.0
+expect "what would be was said" says "removes $work/prefix/share/strata, and what leads there from $work/prefix/bin"
+expect "and what stays" says "/.local/state/strata stays \(--purge removes it\)"
+cp "$(command -v sleep)" "$work/prefix/share/strata/0.12.0/bin/sleep"
+"$work/prefix/share/strata/0.12.0/bin/sleep" 100 &
+sleeping=$!
+expect "a program that runs" ! own sh "$script" --uninstall --yes
+expect "is named" grep -q "programs still run from .*: stop them" "$work/err"
+kill "$sleeping"
+echo mine >"$work/prefix/share/man/man1/other.1"
+rm "$work/calls"
+expect "it is removed" own sh "$script" --uninstall --yes
+expect "its service first" test "$(cat "$work/calls")" == "strata service uninstall --user"
+left=$(cd "$work/prefix" && find . ! -type d)
+expect "and nothing of it is left" test "$left" == ./share/man/man1/other.1
+expect "but keys" test -d "$work/home/.local/state/strata"
+rm "$unit"
+expect "it is installed again" install
+expect "and purged" own sh "$script" --uninstall --purge --yes
+expect "with keys" test ! -e "$work/home/.local/state/strata"
+
 # Busybox alone, with its wget, and what checks signatures.
 mkdir "$work/busybox"
 busybox --install -s "$work/busybox"
@@ -215,6 +271,8 @@ ln -s "$(command -v ssh-keygen)" "$work/busybox/ssh-keygen"
 rm -rf "$work/prefix"
 shell=("$work/busybox/sh")
 expect "it installs with busybox" install PATH="$work/busybox"
-expect "and that runs" runs 0.11.0
+expect "and that runs" runs 0.13.0
+expect "it is removed with busybox" env -i PATH="$work/busybox" sh "$work/prefix/share/strata/install.sh" --uninstall --yes >"$work/out" 2>"$work/err"
+expect "and gone" test ! -e "$work/prefix/bin/strata"
 
 finish

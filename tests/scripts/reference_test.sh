@@ -15,8 +15,9 @@ is_right() {
 }
 "$program" reference man >"$work/strata.1"
 expect "the program has a page" is_right "$work/strata.1"
-verbs=$(sed -n '/^\.SH VERBS/,/^\.SH NOTES/s/^\.B //p' "$work/strata.1")
+verbs=$("$program" reference verbs)
 expect "it names the verbs" grep -qx drain <<<"$verbs"
+expect "as the page of the program does" grep -q "^\.B self" "$work/strata.1"
 expect "but not the hidden ones" test -z "$(grep -x -e worker -e reference <<<"$verbs")"
 for verb in $verbs; do
   "$program" reference man "$verb" >"$work/$verb.1"

@@ -53,6 +53,13 @@ expect "its unit is gone" test ! -e "$unit"
 ln -s "$program" "$work/fakes/strata"
 expect "it is installed from the PATH" strata service install
 expect "by a link that stays" grep -qF "ExecStart=\"$work/fakes/strata\" \"node\"" "$unit"
+mkdir -p "$work/config"
+echo 'name = "attic"' >"$work/config/node.toml"
+expect "it is installed with a configuration" strata service install --config "$work/config/node.toml"
+expect "which it is started with" grep -qxF "ExecStart=\"$work/fakes/strata\" \"node\" \"--config\" \"$work/config/node.toml\"" "$unit"
+expect "and which names the node" grep -qxF "ExecStop=-\"$work/fakes/strata\" drain \"attic\"" "$unit"
+echo 'nmae = "attic"' >"$work/config/node.toml"
+expect "a wrong configuration" fails_with 2 "'nmae' is no option of a node" service install --config "$work/config/node.toml"
 notes systemctl 1
 expect "a manager that refuses" fails_with 1 ".systemctl --user daemon-reload. failed; what it says is above" service install
 fakes=$work/none

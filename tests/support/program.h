@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,9 @@
 #include "tests/support/test_key.h"
 
 namespace strata {
+
+// A node of the tests' has no configuration but what a test gives it.
+inline const bool kNoConfiguration = setenv("STRATA_CONFIG", "", /*overwrite=*/1) == 0;
 
 class Program {
  public:

@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -62,6 +65,92 @@ TEST(Cli, EachVerbsHelpHasAnExample) {
     EXPECT_EQ(program.ExitStatus(), 0);
     EXPECT_THAT(program.out(), HasSubstr(absl::StrCat("\n  strata ", verb, " "))) << verb;
   }
+}
+
+// A configuration file of a node, and what `strata config check` says of it.
+class NodeConfig : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& text) {
+    const std::string path = folder_ + "/node.toml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string WhatIsWrong(const std::string& text) {
+    Program program({"config", "check", Write(text)});
+    EXPECT_EQ(program.ExitStatus(), 2) << text;
+    return program.err();
+  }
+
+  const std::string folder_ = strata::testing::MakeTestFolder();
+};
+
+TEST_F(NodeConfig, ANodeHasItsOptionsAndTheCommandLineCountsMore) {
+  const std::string path = Write(
+      "# mine\nname = \"kitchen\"\ncluster = 'homes'\nno-mdns = true\nopen = true\n"
+      "no-measure = false\nephemeral = true\nno-http = true\nlisten = \"127.0.0.1:0\"\n"
+      "peer = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n");
+  Program node({"node", "--config", path, "--name", "attic", "--http", "127.0.0.1:0"});
+  const auto ready = nlohmann::json::parse(node.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object()) << node.err();
+  EXPECT_EQ(ready["node"]["name"], "attic");
+  EXPECT_EQ(ready["node"]["cluster"], "homes");
+  EXPECT_THAT(ready["node"]["http"], StartsWith("http://127.0.0.1:"))
+      << "--http excludes the file's no-http";
+  node->Terminate();
+  EXPECT_EQ(node.ExitStatus(), 0);
+}
+
+TEST_F(NodeConfig, ItIsReadFromWhereTheEnvironmentSays) {
+  const std::string path = Write("threads = 0\n");
+  Program node({"node"}, {"STRATA_CONFIG=" + path});
+  EXPECT_EQ(node.ExitStatus(), 2);
+  EXPECT_THAT(node.err(), AllOf(HasSubstr(path + ": --threads"), HasSubstr("between 1 and 4096")));
+  std::filesystem::create_directories(folder_ + "/strata");
+  std::filesystem::rename(path, folder_ + "/strata/node.toml");
+  Program missing({"node"}, {"STRATA_CONFIG=" + path});
+  EXPECT_EQ(missing.ExitStatus(), 2);
+  EXPECT_THAT(missing.err(), HasSubstr(path + ": no configuration that can be read"));
+  Program none({"config", "check"});
+  EXPECT_EQ(none.ExitStatus(), 1);
+  EXPECT_THAT(none.err(), HasSubstr("strata config new prints one to begin with"));
+}
+
+TEST_F(NodeConfig, TheNewOneIsRightAsItIsAndWithEachLineTaken) {
+  Program fresh({"config", "new"});
+  ASSERT_EQ(fresh.ExitStatus(), 0);
+  const std::string text = fresh.out();
+  EXPECT_THAT(text, AllOf(HasSubstr("\n#name = \"NAME\"\n"), HasSubstr("\n#peer = [\""),
+                          HasSubstr("\n#no-mdns = true\n"), Not(HasSubstr("in-demo")),
+                          Not(HasSubstr("#config")), Not(HasSubstr("#help"))));
+  Program check({"config", "check", Write(text)});
+  EXPECT_EQ(check.ExitStatus(), 0) << check.err();
+  EXPECT_THAT(check.out(), HasSubstr("node.toml: nothing is wrong with it"));
+  for (const char* name : {"listen", "cluster", "no-mdns", "suspect-after", "any-model"}) {
+    const std::string taken = absl::StrReplaceAll(
+        text, {{absl::StrCat("\n#", name, " ="), absl::StrCat("\n", name, " =")}});
+    EXPECT_NE(taken, text) << name;
+    Program again({"config", "check", Write(taken)});
+    EXPECT_EQ(again.ExitStatus(), 0) << name << ": " << again.err();
+  }
+}
+
+TEST_F(NodeConfig, WhatIsWrongIsNamed) {
+  EXPECT_THAT(WhatIsWrong("nmae = \"a\"\n"), HasSubstr("node.toml: 'nmae' is no option of a node"));
+  EXPECT_THAT(WhatIsWrong("config = \"other\"\n"), HasSubstr("'config' is no option of a node"));
+  EXPECT_THAT(WhatIsWrong("help = true\n"), HasSubstr("'help' is no option of a node"));
+  EXPECT_THAT(WhatIsWrong("[node]\nname = \"a\"\n"), HasSubstr("it has no sections"));
+  EXPECT_THAT(WhatIsWrong("threads = 0\n"), HasSubstr("--threads"));
+  EXPECT_THAT(WhatIsWrong("name = [\"a\", \"b\"]\n"), HasSubstr("--name"));
+  EXPECT_THAT(WhatIsWrong("no-mdns = 7up\n"), HasSubstr("--no-mdns"));
+  EXPECT_THAT(WhatIsWrong("no-http = true\nhttp = \"7080\"\n"), HasSubstr("--no-http"));
+  EXPECT_THAT(WhatIsWrong("listen = \"nonsense\"\n"), HasSubstr("--listen nonsense"));
+  EXPECT_THAT(WhatIsWrong("peer = [\"attic\"]\n"), HasSubstr("--peer attic"));
+  EXPECT_THAT(WhatIsWrong("http = \"kitchen:1:2\"\n"), HasSubstr("--http kitchen:1:2"));
+  EXPECT_THAT(WhatIsWrong("memory = [\"lots\"]\n"), HasSubstr("lots"));
+  EXPECT_THAT(WhatIsWrong("suspect-after = 9000\ngone-after = 300\n"),
+              HasSubstr("must not be more than --gone-after"));
+  EXPECT_THAT(WhatIsWrong(std::string(3000, '[') + "\n"), HasSubstr("node.toml: "));
+  EXPECT_THAT(WhatIsWrong("name\n"), HasSubstr("node.toml: 'name' wants a value"));
 }
 
 TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
