@@ -340,6 +340,9 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
   verb->add_flag_callback(
       "--no-measure", [options] { options->measure = false; },
       "Measure neither devices nor links; plans then leave this node out");
+  verb->add_flag(
+      "--keep-awake", options->keep_awake,
+      "Keep the machine from going to sleep while its stages compute, and a minute more");
   verb->add_flag("--in-demo", options->in_demo)->configurable(false)->group("");  // not shown
   verb->add_option("--suspect-after", options->suspect_after_ms,
                    "Silence after which a node is suspected, ms")

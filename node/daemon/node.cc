@@ -237,6 +237,13 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.fetcher = node->fetcher_.get();
   stages.limits = *limits;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
+  if (options.keep_awake) {
+    node->sleep_inhibitor_ = std::make_unique<SleepInhibitor>(loop, [host = node->host_.get()] {
+      uint64_t steps = 0;
+      for (const wire::StageStatus& stage : host->Stages()) steps += stage.steps_done();
+      return steps;
+    });
+  }
   if (options.measure) {
     node->benchmarks_ =
         std::make_unique<Benchmarks>(loop,
