@@ -75,7 +75,7 @@ strata_packages() {
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
     # NVIDIA's Vulkan driver, which is the host's, needs libraries of X11 and glvnd even without a display.
     *:gpu) names="libggml0-backend-vulkan libxext6 libglvnd0" ;;
-    *:package) names="xz-utils libggml0-backend-vulkan" ;;
+    *:package) names="xz-utils libggml0-backend-vulkan umoci" ;;
     *:verbs) names="qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core ibverbs-providers" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
