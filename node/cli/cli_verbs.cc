@@ -373,6 +373,11 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                    "$XDG_STATE_HOME/strata or ~/.local/state/strata)")
       ->type_name("DIR");
   AddKey(verb, &options->key);
+  verb->add_option("--key-from", options->key_from,
+                   "Where there is no key yet, take it from this file, which others may read: "
+                   "a secret that Kubernetes mounts")
+      ->excludes("--open")
+      ->type_name("FILE");
   verb->add_option("--cache-dir", options->cache_dir,
                    "Where weights from other nodes are stored (default: in the data dir)")
       ->type_name("DIR");
@@ -532,8 +537,8 @@ void AddUninstall(CLI::App* app, UninstallOptions* options) {
 void AddDrain(CLI::App* app, DrainOptions* options) {
   CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
-  verb->add_option("name", options->node, "Its name, or the start of its id")
-      ->required()
+  verb->add_option("name", options->node,
+                   "Its name, or the start of its id (default: this machine's node)")
       ->check(Utf8())
       ->type_name("NODE");
   verb->add_flag("--undo", options->undo, "Let it take layers again");

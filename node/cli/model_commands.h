@@ -53,7 +53,7 @@ absl::Status RunUnload(const UnloadOptions& options);
 
 struct DrainOptions {
   ClientOptions client;
-  std::string node;
+  std::string node;  // its name or the start of its id; empty: the one of this machine
   bool undo = false;
   bool json = false;
 };

@@ -500,6 +500,13 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
                                : identity.folder.empty() ? ""
                                                          : KeyFilePath(identity.folder);
   absl::StatusOr<ClusterKey> key = FindKey(options.key, identity.folder);
+  if (absl::IsNotFound(key.status()) && !options.key_from.empty()) {
+    key = TakeKeyFile(options.key_from);
+    if (!key.ok()) return key.status();
+    if (!key_path.empty()) {
+      if (absl::Status status = CreateKeyFile(key_path, *key); !status.ok()) return status;
+    }
+  }
   if (absl::IsNotFound(key.status()) && options.key.file.empty()) {
     const absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
     if (!listen.ok()) return listen.status();

@@ -86,6 +86,7 @@ struct NodeOptions {
   std::vector<std::string> memory;   // most memory of each; the same
   std::string data_dir;              // empty: DataDir::Default()
   KeyOptions key;
+  std::string key_from;           // a file with the key, where the data dir has none; empty: none
   bool ephemeral = false;         // an id that is not stored, no data dir
   std::string cache_dir;          // fetched weights; empty: in the data dir, if there is one
   uint64_t cache_bytes_max = 0;   // 0: half of what is free on its disk
