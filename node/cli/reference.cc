@@ -86,14 +86,27 @@ std::string PageHead(const std::string& name, const std::string& what) {
 struct Command {
   std::string path;  // "key show"; empty: the program
   const CLI::App* app = nullptr;
+  std::vector<const CLI::Option*> options;
   std::vector<std::string> words;  // verbs and options that may follow
   std::string names;               // "nodes" or "models", where those may follow; else empty
 };
 
-void Collect(const CLI::App& app, const std::string& path, std::vector<Command>* to) {
-  Command command = {.path = path, .app = &app};
+// Options that may follow: its own, and those of `node` where it takes them, too.
+std::vector<const CLI::Option*> TakenOptions(const CLI::App& app, const CLI::App& program) {
+  std::vector<const CLI::Option*> options = NamedOptions(app);
+  if (app.get_prefix_command()) {
+    for (const CLI::Option* option : NamedOptions(*program.get_subcommand("node"))) {
+      if (app.get_option_no_throw(option->get_name()) == nullptr) options.push_back(option);
+    }
+  }
+  return options;
+}
+
+void Collect(const CLI::App& app, const CLI::App& program, const std::string& path,
+             std::vector<Command>* to) {
+  Command command = {.path = path, .app = &app, .options = TakenOptions(app, program)};
   for (const CLI::App* verb : ShownVerbs(app)) command.words.push_back(verb->get_name());
-  for (const CLI::Option* option : NamedOptions(app)) {
+  for (const CLI::Option* option : command.options) {
     for (const std::string& name : option->get_lnames()) command.words.push_back("--" + name);
   }
   for (const CLI::Option* word : Positionals(app)) {
@@ -102,7 +115,8 @@ void Collect(const CLI::App& app, const std::string& path, std::vector<Command>*
   }
   to->push_back(std::move(command));
   for (const CLI::App* verb : ShownVerbs(app)) {
-    Collect(*verb, path.empty() ? verb->get_name() : absl::StrCat(path, " ", verb->get_name()), to);
+    Collect(*verb, program,
+            path.empty() ? verb->get_name() : absl::StrCat(path, " ", verb->get_name()), to);
   }
 }
 
@@ -187,7 +201,7 @@ std::string FishCompletions(const std::vector<Command>& commands) {
       absl::StrAppend(&text, line, "-f -a ", verb->get_name(), " -d '",
                       InQuotes(verb->get_description(), "\\'"), "'\n");
     }
-    for (const CLI::Option* option : NamedOptions(*command.app)) {
+    for (const CLI::Option* option : command.options) {
       for (const std::string& name : option->get_lnames()) {
         absl::StrAppend(&text, line, "-l ", name, option->get_items_expected_max() > 0 ? " -r" : "",
                         " -d '", InQuotes(option->get_description(), "\\'"), "'\n");
@@ -241,7 +255,7 @@ absl::StatusOr<std::string> ManPage(const CLI::App& app, const std::string& verb
 
 std::string Completions(const CLI::App& app, const std::string& shell) {
   std::vector<Command> commands;
-  Collect(app, "", &commands);
+  Collect(app, app, "", &commands);
   if (shell == "fish") return FishCompletions(commands);
   const ShellCases cases = CasesOf(commands);
   return absl::StrReplaceAll(shell == "zsh" ? kZsh : kBash,

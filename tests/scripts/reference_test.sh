@@ -47,6 +47,8 @@ completes() {
 . "$work/bash"
 completes dr
 expect "bash completes verbs" grep -qx drain "$work/out"
+completes service install --any
+expect "a service's node has its options" grep -qx -e --any-model "$work/out"
 completes key sh
 expect "actions of them" grep -qx show "$work/out"
 completes drain --un
