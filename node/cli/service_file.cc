@@ -9,7 +9,7 @@ namespace strata {
 namespace {
 
 constexpr absl::string_view kUnit =
-    R"(# Written by `strata service install`, and removed by `strata service uninstall`.
+    R"($HEAD
 [Unit]
 Description=Strata node
 Wants=network-online.target
@@ -35,6 +35,15 @@ RestrictSUIDSGID=yes
 $MORE
 [Install]
 WantedBy=$TARGET
+)";
+
+constexpr absl::string_view kWritten =
+    "# Written by `strata service install`, and removed by `strata service uninstall`.";
+constexpr absl::string_view kPackaged =
+    "# Of a package: /etc/default/strata has the node's name and options.";
+// %l: the machine's name without its domain.
+constexpr absl::string_view kDefaults = R"(Environment=STRATA_NAME=%l
+EnvironmentFile=-/etc/default/strata
 )";
 
 // A manager of one user may not do most of this. Not MemoryDenyWriteExecute: graphics drivers
@@ -97,12 +106,19 @@ std::string SystemdUnit(const ServiceSpec& spec) {
       absl::StrAppend(&more, "SupplementaryGroups=", absl::StrJoin(spec.groups, " "), "\n");
     }
   }
-  const std::string exec = absl::StrJoin(
+  std::string exec = absl::StrJoin(
       Command(spec), " ",
       [](std::string* to, const std::string& word) { absl::StrAppend(to, Quoted(word)); });
-  const std::string drain = absl::StrCat(Quoted(spec.program), " drain ", Quoted(spec.node_name));
+  std::string name = Quoted(spec.node_name);
+  if (spec.is_packaged) {
+    name = "\"${STRATA_NAME}\"";
+    absl::StrAppend(&exec, " --name ", name, " $STRATA_OPTIONS");
+    absl::StrAppend(&more, kDefaults);
+  }
+  const std::string drain = absl::StrCat(Quoted(spec.program), " drain ", name);
   return absl::StrReplaceAll(
-      kUnit, {{"$EXEC", exec},
+      kUnit, {{"$HEAD", spec.is_packaged ? kPackaged : kWritten},
+              {"$EXEC", exec},
               {"$DRAIN", drain},
               {"$MORE\n", more.empty() ? "\n" : absl::StrCat(more, "\n")},
               {"$TARGET", spec.is_system ? "multi-user.target" : "default.target"}});
