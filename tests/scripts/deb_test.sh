@@ -14,7 +14,7 @@ if ! command -v dh >/dev/null || ! command -v lintian >/dev/null; then
   finish
 fi
 # Nobody downloads it: it need not be small.
-run env STRATA_INSIDE=1 DPKG_DEB_COMPRESSOR_LEVEL=0 "$scripts/package" deb --program "$program" --folder "$work"
+run env STRATA_INSIDE=1 DPKG_DEB_COMPRESSOR_TYPE=gzip DPKG_DEB_COMPRESSOR_LEVEL=1 "$scripts/package" deb --program "$program" --folder "$work"
 expect "a package is made" test $? == 0
 [[ $failed == 0 ]] || finish
 deb=$(echo "$work"/strata_*.deb)
