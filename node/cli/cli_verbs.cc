@@ -529,10 +529,16 @@ void AddUninstall(CLI::App* app, UninstallOptions* options) {
 void AddDrain(CLI::App* app, DrainOptions* options) {
   CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
-  verb->add_option("name", options->node, "Its name, or the start of its id")
-      ->required()
-      ->check(Utf8())
-      ->type_name("NODE");
+  CLI::Option* name = verb->add_option("name", options->node, "Its name, or the start of its id")
+                          ->check(Utf8())
+                          ->type_name("NODE");
+  CLI::Option* here =
+      verb->add_flag("--here", options->here,
+                     "This machine's node, if it has the name that its configuration says")
+          ->excludes(name);
+  verb->final_callback([name, here] {
+    if (name->empty() && here->empty()) throw CLI::RequiredError("name");
+  });
   verb->add_flag("--undo", options->undo, "Let it take layers again");
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");

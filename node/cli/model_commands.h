@@ -54,6 +54,7 @@ absl::Status RunUnload(const UnloadOptions& options);
 struct DrainOptions {
   ClientOptions client;
   std::string node;
+  bool here = false;  // `node` is this machine's
   bool undo = false;
   bool json = false;
 };

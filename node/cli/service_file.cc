@@ -40,11 +40,7 @@ WantedBy=$TARGET
 constexpr absl::string_view kWritten =
     "# Written by `strata service install`, and removed by `strata service uninstall`.";
 constexpr absl::string_view kPackaged =
-    "# Of a package: /etc/default/strata has the node's name and options.";
-// %l: the machine's name without its domain.
-constexpr absl::string_view kDefaults = R"(Environment=STRATA_NAME=%l
-EnvironmentFile=-/etc/default/strata
-)";
+    "# Of a package: the node's options are in /etc/strata/node.toml (strata config).";
 
 // A manager of one user may not do most of this. Not MemoryDenyWriteExecute: graphics drivers
 // compile shaders. Not PrivateDevices: GPUs are devices.
@@ -106,16 +102,12 @@ std::string SystemdUnit(const ServiceSpec& spec) {
       absl::StrAppend(&more, "SupplementaryGroups=", absl::StrJoin(spec.groups, " "), "\n");
     }
   }
-  std::string exec = absl::StrJoin(
+  const std::string exec = absl::StrJoin(
       Command(spec), " ",
       [](std::string* to, const std::string& word) { absl::StrAppend(to, Quoted(word)); });
-  std::string name = Quoted(spec.node_name);
-  if (spec.is_packaged) {
-    name = "\"${STRATA_NAME}\"";
-    absl::StrAppend(&exec, " --name ", name, " $STRATA_OPTIONS");
-    absl::StrAppend(&more, kDefaults);
-  }
-  const std::string drain = absl::StrCat(Quoted(spec.program), " drain ", name);
+  const std::string drain =
+      absl::StrCat(Quoted(spec.program), " drain ",
+                   spec.is_packaged ? std::string("--here") : Quoted(spec.node_name));
   return absl::StrReplaceAll(
       kUnit, {{"$HEAD", spec.is_packaged ? kPackaged : kWritten},
               {"$EXEC", exec},

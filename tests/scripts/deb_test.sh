@@ -52,9 +52,16 @@ holds page test -s /usr/share/man/man1/strata-run.1.gz
 holds completion bash -c '. /usr/share/bash-completion/completions/strata && complete -p strata'
 holds unit systemd-analyze verify --man=no /usr/lib/systemd/system/strata.service
 holds "not enabled" test ! -e /etc/systemd/system/multi-user.target.wants/strata.service
-echo 'STRATA_OPTIONS="--open"' >>/etc/default/strata
+holds configuration strata config check
+echo 'name = "kitchen"' >>/etc/strata/node.toml
+strata node --open --no-mdns --no-http --no-measure --listen 127.0.0.1:0 --data-dir "$PWD/data" >ready 2>/dev/null &
+for _ in $(seq 300); do if [[ -s ready ]]; then break; fi; sleep 0.1; done
+address=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' ready)
+holds "drained before it stops" strata drain --here --node "$address"
+kill $!
+wait
 holds upgraded dpkg -i --force-unsafe-io --force-confdef "$2"
-holds "settings kept" grep -q -e --open /etc/default/strata
+holds "settings kept" grep -q kitchen /etc/strata/node.toml
 mkdir -p /var/lib/private/strata/key
 holds removed dpkg -r strata
 holds "program gone" test ! -e /usr/bin/strata
@@ -71,7 +78,7 @@ else
   sed -i '/^Version:/s/$/+1/' "$work/next/DEBIAN/control"
   dpkg-deb -Znone -b "$work/next" "$work/next.deb" >"$work/out"
   run in_overlay "$work/life" "$deb" "$work/next.deb"
-  for what in installed complete demo page completion unit "not enabled" upgraded "settings kept" removed "program gone" "key kept" purged "nothing left"; do
+  for what in installed complete demo page completion unit "not enabled" configuration "drained before it stops" upgraded "settings kept" removed "program gone" "key kept" purged "nothing left"; do
     expect "$what" grep -qx "$what" "$work/out"
   done
 fi
