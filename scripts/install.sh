@@ -62,6 +62,7 @@ sha256() {
 newest() { awk -F '[.+-]' '{ printf "%09d%09d%09d %s\n", $1, $2, $3, $0 }' | sort | tail -n 1 | cut -d ' ' -f 2; }
 
 # True where a process runs from that folder.
+# shellcheck disable=SC2010 # links of processes, whose names are numbers
 is_used() { ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -e " -> $1/"; }
 
 # Sets `folder`, where versions are, `links`, where the program's link is, and `url`.

@@ -23,22 +23,7 @@
 namespace strata {
 namespace {
 
-// kNotFound when there is none.
-absl::StatusOr<std::string> ReadId(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, path);
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  char bytes[kNodeIdDigits + 2];
-  const ssize_t n = read(fd, bytes, sizeof bytes);
-  if (n < 0) return absl::ErrnoToStatus(errno, path);
-  const absl::string_view id =
-      absl::StripTrailingAsciiWhitespace(absl::string_view(bytes, static_cast<size_t>(n)));
-  if (!IsNodeId(id)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " does not hold a node id; remove it to get a new one"));
-  }
-  return std::string(id);
-}
+std::string IdPath(const std::string& path) { return path + "/node_id"; }
 
 // Writes all of it or nothing, also when the power fails: writes another file and renames it.
 absl::Status WriteFile(const std::string& path, const std::string& line) {
@@ -84,11 +69,10 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
         absl::StrCat("another node uses ", path, "; give this one its own with --data-dir"));
   }
 
-  const std::string id_path = path + "/node_id";
-  absl::StatusOr<std::string> id = ReadId(id_path);
+  absl::StatusOr<std::string> id = ReadNodeId(path);
   if (absl::IsNotFound(id.status())) {
     id = NewNodeId();
-    if (absl::Status status = WriteFile(id_path, *id); !status.ok()) return status;
+    if (absl::Status status = WriteFile(IdPath(path), *id); !status.ok()) return status;
   }
   if (!id.ok()) return id.status();
   dir.node_id_ = *std::move(id);
@@ -110,6 +94,23 @@ absl::StatusOr<std::string> DataDir::ReadAddress(const std::string& path) {
     return absl::NotFoundError(absl::StrCat("no node has used the data folder ", path));
   }
   return line;
+}
+
+absl::StatusOr<std::string> DataDir::ReadNodeId(const std::string& path) {
+  const std::string id_path = IdPath(path);
+  const int fd = open(id_path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, id_path);
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  char bytes[kNodeIdDigits + 2];
+  const ssize_t n = read(fd, bytes, sizeof bytes);
+  if (n < 0) return absl::ErrnoToStatus(errno, id_path);
+  const absl::string_view id =
+      absl::StripTrailingAsciiWhitespace(absl::string_view(bytes, static_cast<size_t>(n)));
+  if (!IsNodeId(id)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(id_path, " does not hold a node id; remove it to get a new one"));
+  }
+  return std::string(id);
 }
 
 DataDir::DataDir(DataDir&& other) noexcept

@@ -35,6 +35,8 @@ class DataDir {
   absl::Status WriteAddress(const std::string& address);
   // The address of the node that uses `path`, or last used it and may be gone. kNotFound: none.
   static absl::StatusOr<std::string> ReadAddress(const std::string& path);
+  // The id of that node. kNotFound: none; kFailedPrecondition: it is damaged.
+  static absl::StatusOr<std::string> ReadNodeId(const std::string& path);
 
  private:
   DataDir() = default;

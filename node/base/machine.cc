@@ -15,7 +15,6 @@
 #include "shard/device/memory.h"
 
 #ifdef __APPLE__
-#include <mach/mach.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -45,19 +44,11 @@ MachineMemory ReadMachineMemory() {
 #ifdef __APPLE__
   size_t size = sizeof memory.total_bytes;
   sysctlbyname("hw.memsize", &memory.total_bytes, &size, nullptr, 0);
-  vm_statistics64_data_t stats;
-  mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
-  if (host_statistics64(mach_host_self(), HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&stats),
-                        &count) == KERN_SUCCESS) {
-    memory.free_bytes =
-        (static_cast<uint64_t>(stats.free_count) + stats.inactive_count + stats.purgeable_count) *
-        static_cast<uint64_t>(vm_kernel_page_size);
-  }
 #else
   memory.total_bytes = std::min(MemoryTotalBytes(), ReadControlGroup().memory_bytes);
+#endif
   // As stages count it: the page cache that may be dropped is free.
   memory.free_bytes = std::min(memory.total_bytes, AvailableBytes());
-#endif
   return memory;
 }
 

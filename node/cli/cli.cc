@@ -172,11 +172,6 @@ int RunCommandLine(int argc, char** argv) {
     return Finish(RunUnload(line.unload), /*about_models=*/true);
   }
   if (app.got_subcommand("drain")) {
-    if (line.drain.here) {
-      const auto node = ParseNodeOptions({});
-      if (!node.ok()) return Report(node.status().message(), kExitUsage);
-      line.drain.node = node->name.empty() ? MachineName() : node->name;
-    }
     StartLogging({});
     return Finish(RunDrain(line.drain), /*about_models=*/false);
   }

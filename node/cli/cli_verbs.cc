@@ -340,6 +340,9 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
   verb->add_flag_callback(
       "--no-measure", [options] { options->measure = false; },
       "Measure neither devices nor links; plans then leave this node out");
+  verb->add_flag(
+      "--keep-awake", options->keep_awake,
+      "Keep the machine from going to sleep while its stages compute, and a minute more");
   verb->add_flag("--in-demo", options->in_demo)->configurable(false)->group("");  // not shown
   verb->add_option("--suspect-after", options->suspect_after_ms,
                    "Silence after which a node is suspected, ms")
@@ -370,6 +373,11 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                    "$XDG_STATE_HOME/strata or ~/.local/state/strata)")
       ->type_name("DIR");
   AddKey(verb, &options->key);
+  verb->add_option("--key-from", options->key_from,
+                   "Where there is no key yet, take it from this file, which others may read: "
+                   "a secret that Kubernetes mounts")
+      ->excludes("--open")
+      ->type_name("FILE");
   verb->add_option("--cache-dir", options->cache_dir,
                    "Where weights from other nodes are stored (default: in the data dir)")
       ->type_name("DIR");
@@ -529,16 +537,10 @@ void AddUninstall(CLI::App* app, UninstallOptions* options) {
 void AddDrain(CLI::App* app, DrainOptions* options) {
   CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
-  CLI::Option* name = verb->add_option("name", options->node, "Its name, or the start of its id")
-                          ->check(Utf8())
-                          ->type_name("NODE");
-  CLI::Option* here =
-      verb->add_flag("--here", options->here,
-                     "This machine's node, if it has the name that its configuration says")
-          ->excludes(name);
-  verb->final_callback([name, here] {
-    if (name->empty() && here->empty()) throw CLI::RequiredError("name");
-  });
+  verb->add_option("name", options->node,
+                   "Its name, or the start of its id (default: this machine's node)")
+      ->check(Utf8())
+      ->type_name("NODE");
   verb->add_flag("--undo", options->undo, "Let it take layers again");
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");

@@ -17,6 +17,7 @@
 #include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
+#include "node/base/data_dir.h"
 #include "node/base/standard_output.h"
 #include "node/chat/template_check.h"
 #include "node/client/coordinator_client.h"
@@ -243,22 +244,33 @@ absl::Status RunUnload(const UnloadOptions& options) {
 }
 
 absl::Status RunDrain(const DrainOptions& options) {
+  std::string node = options.node;
+  if (node.empty()) {
+    const absl::StatusOr<std::string> folder = DataDir::PathOf(options.client.data_dir);
+    if (!folder.ok()) return folder.status();
+    absl::StatusOr<std::string> id = DataDir::ReadNodeId(*folder);
+    if (absl::IsNotFound(id.status())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no node has used ", *folder, ": say which node, as strata nodes names it"));
+    }
+    if (!id.ok()) return id.status();
+    node = *std::move(id);
+  }
   ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
   wire::DrainNodeRequest request;
-  request.set_node(options.node);
+  request.set_node(node);
   request.set_undo(options.undo);
   if (auto s = session->DrainNode(request, PrintNote); !s.ok()) return session.Explain(s);
   if (options.json) {
-    return WriteToStdout(
-        nlohmann::json{{"node", options.node}, {"draining", !options.undo}}.dump() + "\n");
+    return WriteToStdout(nlohmann::json{{"node", node}, {"draining", !options.undo}}.dump() + "\n");
   }
   return WriteToStdout(
-      options.undo ? absl::StrCat(options.node, " takes layers again, from the next load on\n")
-                   : absl::StrCat(options.node,
-                                  " has no layers any more; to let it take layers again: "
-                                  "strata drain --undo ",
-                                  options.node, "\n"));
+      options.undo
+          ? absl::StrCat(node, " takes layers again, from the next load on\n")
+          : absl::StrCat(
+                node, " has no layers any more; to let it take layers again: strata drain --undo ",
+                node, "\n"));
 }
 
 absl::Status RunRun(const RunOptions& options) { return RunSession(options).Run(); }

@@ -53,8 +53,7 @@ absl::Status RunUnload(const UnloadOptions& options);
 
 struct DrainOptions {
   ClientOptions client;
-  std::string node;
-  bool here = false;  // `node` is this machine's
+  std::string node;  // its name or the start of its id; empty: the one of this machine
   bool undo = false;
   bool json = false;
 };

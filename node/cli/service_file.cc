@@ -106,8 +106,8 @@ std::string SystemdUnit(const ServiceSpec& spec) {
       Command(spec), " ",
       [](std::string* to, const std::string& word) { absl::StrAppend(to, Quoted(word)); });
   const std::string drain =
-      absl::StrCat(Quoted(spec.program), " drain ",
-                   spec.is_packaged ? std::string("--here") : Quoted(spec.node_name));
+      absl::StrCat(Quoted(spec.program), " drain",
+                   spec.is_packaged ? "" : absl::StrCat(" ", Quoted(spec.node_name)));
   return absl::StrReplaceAll(
       kUnit, {{"$HEAD", spec.is_packaged ? kPackaged : kWritten},
               {"$EXEC", exec},

@@ -237,6 +237,13 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.fetcher = node->fetcher_.get();
   stages.limits = *limits;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
+  if (options.keep_awake) {
+    node->sleep_inhibitor_ = std::make_unique<SleepInhibitor>(loop, [host = node->host_.get()] {
+      uint64_t steps = 0;
+      for (const wire::StageStatus& stage : host->Stages()) steps += stage.steps_done();
+      return steps;
+    });
+  }
   if (options.measure) {
     node->benchmarks_ =
         std::make_unique<Benchmarks>(loop,
@@ -493,6 +500,13 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
                                : identity.folder.empty() ? ""
                                                          : KeyFilePath(identity.folder);
   absl::StatusOr<ClusterKey> key = FindKey(options.key, identity.folder);
+  if (absl::IsNotFound(key.status()) && !options.key_from.empty()) {
+    key = TakeKeyFile(options.key_from);
+    if (!key.ok()) return key.status();
+    if (!key_path.empty()) {
+      if (absl::Status status = CreateKeyFile(key_path, *key); !status.ok()) return status;
+    }
+  }
   if (absl::IsNotFound(key.status()) && options.key.file.empty()) {
     const absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
     if (!listen.ok()) return listen.status();

@@ -31,6 +31,7 @@
 #include "node/rpc/doctor_service.h"
 #include "node/rpc/key_service.h"
 #include "node/rpc/node_service.h"
+#include "node/workers/sleep_inhibitor.h"
 #include "node/workers/stage_host.h"
 #include "shard/serving/link_selector.h"
 #include "shard/weights/weight_fetcher.h"
@@ -73,7 +74,8 @@ struct NodeOptions {
   std::vector<std::string>
       advertise;  // host or host:port announced to others instead of the interfaces'
   bool mdns = true;
-  bool measure = true;  // devices and links
+  bool measure = true;      // devices and links
+  bool keep_awake = false;  // the machine does not sleep while its stages compute
   // A node of `strata demo`: takes all devices and all links for alike instead of measuring them,
   // and waits for no lease, since its id is new.
   bool in_demo = false;
@@ -84,6 +86,7 @@ struct NodeOptions {
   std::vector<std::string> memory;   // most memory of each; the same
   std::string data_dir;              // empty: DataDir::Default()
   KeyOptions key;
+  std::string key_from;           // a file with the key, where the data dir has none; empty: none
   bool ephemeral = false;         // an id that is not stored, no data dir
   std::string cache_dir;          // fetched weights; empty: in the data dir, if there is one
   uint64_t cache_bytes_max = 0;   // 0: half of what is free on its disk
@@ -159,7 +162,8 @@ class Node {
   std::unique_ptr<SelfTestFile> self_tests_;
   std::unique_ptr<StageHost> host_;
   std::unique_ptr<ClusterRuntime> cluster_;
-  std::unique_ptr<Benchmarks> benchmarks_;  // null: nothing is measured
+  std::unique_ptr<Benchmarks> benchmarks_;           // null: nothing is measured
+  std::unique_ptr<SleepInhibitor> sleep_inhibitor_;  // null: the machine sleeps as it would
   std::unique_ptr<NodeService> service_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Gateway> gateway_;

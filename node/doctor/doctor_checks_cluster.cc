@@ -247,6 +247,17 @@ void CheckDevices(const NodeFacts& node, std::vector<Check>* checks) {
   checks->push_back(std::move(check));
 }
 
+// What the node says itself: models that it cannot serve, a machine that is short of memory.
+void CheckProblems(const NodeFacts& node, std::vector<Check>* checks) {
+  for (const std::string& problem : node.info.problems()) {
+    checks->push_back({.id = "problem",
+                       .target = NameOf(node),
+                       .state = State::kWrong,
+                       .text = problem,
+                       .advice = ""});
+  }
+}
+
 void CheckState(const DoctorFacts& facts, const NodeFacts& node, std::vector<Check>* checks) {
   const std::string& state = node.seen.state();
   Check check = {
@@ -387,6 +398,7 @@ void CheckNodes(const DoctorFacts& facts, std::vector<Check>* checks) {
     CheckState(facts, node, checks);
     if (!node.status.ok()) continue;
     CheckDevices(node, checks);
+    CheckProblems(node, checks);
     if (node.machine.has_value()) CheckMachine(NameOf(node), *node.machine, checks);
   }
   CheckVersionsOf(facts, checks);

@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "transport/security/private_file.h"
@@ -18,6 +21,15 @@ absl::Status Write(const std::string& path, const ClusterKey& key, PrivateFileMo
   return WritePrivateFile(path, line.Reveal(), mode);
 }
 
+absl::StatusOr<ClusterKey> KeyOf(const Secret& text, const std::string& path) {
+  absl::StatusOr<ClusterKey> key = ClusterKey::FromText(text.Reveal());
+  if (absl::IsInvalidArgument(key.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " does not hold a key: ", key.status().message()));
+  }
+  return key;
+}
+
 }  // namespace
 
 std::string KeyFilePath(const std::string& data_dir) { return data_dir + "/cluster_key"; }
@@ -25,12 +37,16 @@ std::string KeyFilePath(const std::string& data_dir) { return data_dir + "/clust
 absl::StatusOr<ClusterKey> ReadKeyFile(const std::string& path) {
   const absl::StatusOr<Secret> text = ReadPrivateFile(path);
   if (!text.ok()) return text.status();
-  absl::StatusOr<ClusterKey> key = ClusterKey::FromText(text->Reveal());
-  if (absl::IsInvalidArgument(key.status())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " does not hold a key: ", key.status().message()));
+  return KeyOf(*text, path);
+}
+
+absl::StatusOr<ClusterKey> TakeKeyFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line) && !file.eof()) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("the key in ", path, " cannot be read"));
   }
-  return key;
+  return KeyOf(Secret(std::move(line)), path);
 }
 
 absl::Status CreateKeyFile(const std::string& path, const ClusterKey& key) {

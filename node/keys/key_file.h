@@ -19,6 +19,10 @@ std::string KeyFilePath(const std::string& data_dir);
 // of these.
 absl::StatusOr<ClusterKey> ReadKeyFile(const std::string& path);
 
+// The key in a file that others may read: an orchestrator has mounted it, and answers for them. It
+// may be a link. The system's own reason, or kFailedPrecondition: it holds no key.
+absl::StatusOr<ClusterKey> TakeKeyFile(const std::string& path);
+
 // kAlreadyExists: there is a key, or another file of that name; it stays.
 absl::Status CreateKeyFile(const std::string& path, const ClusterKey& key);
 

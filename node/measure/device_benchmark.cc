@@ -15,12 +15,20 @@
 #include "absl/strings/strip.h"
 #include "google/protobuf/util/json_util.h"
 #include "node/base/machine.h"
+#include "shard/device/device_probe.h"
+#include "shard/device/memory_pressure.h"
+#include "shard/device/unified_memory.h"
 #include "transport/base/version.h"
 #include "transport/security/private_file.h"
 
 namespace strata {
 namespace {
 
+#ifdef __APPLE__
+constexpr bool kIsMac = true;
+#else
+constexpr bool kIsMac = false;
+#endif
 constexpr size_t kDevicesListedMax = 64;
 constexpr size_t kProblemBytesMax = 256;
 constexpr size_t kCacheLinesMax = 256;
@@ -90,6 +98,7 @@ void DeviceBenchmark::Refresh() {
 std::vector<wire::DeviceInfo> DeviceBenchmark::Devices() const {
   std::vector<wire::DeviceInfo> devices = devices_;
   const MachineMemory memory = ReadMachineMemory();
+  const MemoryPressure pressure = ReadMemoryPressure();
   for (wire::DeviceInfo& device : devices) {
     if (!device.shares_machine_memory()) {
       const auto listed = listed_bytes_.find(device.name());
@@ -100,7 +109,13 @@ std::vector<wire::DeviceInfo> DeviceBenchmark::Devices() const {
       continue;
     }
     device.set_memory_total(std::min<uint64_t>(device.memory_total(), memory.total_bytes));
-    device.set_memory_free(std::min<uint64_t>(device.memory_total(), memory.free_bytes));
+    device.set_memory_free(OfferedBytes(
+        UnifiedFreeBytes({.machine_bytes = memory.total_bytes,
+                          .available_bytes = memory.free_bytes,
+                          .working_set_bytes = device.memory_total(),
+                          .used_bytes = device.name() == kCpuDevice ? 0 : BytesOn(device.name())},
+                         kIsMac),
+        pressure));
   }
   return devices;
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "node/base/machine.h"
+#include "shard/device/memory_pressure.h"
 #include "transport/base/utf8.h"
 #include "transport/base/version.h"
 #include "transport/rpc/grpc_deadline.h"
@@ -77,6 +78,9 @@ wire::GetInfoResponse NodeService::Info() const {
   info.set_memory_free(memory.free_bytes);
   info.set_cores(MachineCores());
   info.set_draining(draining_);
+  if (std::string pressure = PressureText(ReadMemoryPressure()); !pressure.empty()) {
+    info.add_problems(std::move(pressure));
+  }
   for (const std::string& problem : problems_()) info.add_problems(ValidUtf8(problem));
   for (wire::StageStatus& stage : host_->Stages()) *info.add_stages() = std::move(stage);
   if (benchmarks_ != nullptr) benchmarks_->AddDevices(&info);

@@ -22,6 +22,8 @@
 
 #ifdef __APPLE__
 #include <mach/mach.h>
+
+#include "shard/device/unified_memory.h"
 #endif
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -70,9 +72,11 @@ uint64_t AvailableBytes() {
                         reinterpret_cast<host_info64_t>(&statistics), &count) != KERN_SUCCESS) {
     return std::numeric_limits<uint64_t>::max();
   }
-  const uint64_t pages =
-      uint64_t{statistics.free_count} + statistics.inactive_count + statistics.purgeable_count;
-  return pages * vm_kernel_page_size;
+  return MacAvailablePages({.free = statistics.free_count,
+                            .speculative = statistics.speculative_count,
+                            .external = statistics.external_page_count,
+                            .purgeable = statistics.purgeable_count}) *
+         vm_kernel_page_size;
 }
 
 void DropMappedPages(const std::vector<std::string>&) {}  // nothing is repacked there

@@ -57,7 +57,7 @@ echo 'name = "kitchen"' >>/etc/strata/node.toml
 strata node --open --no-mdns --no-http --no-measure --listen 127.0.0.1:0 --data-dir "$PWD/data" >ready 2>/dev/null &
 for _ in $(seq 300); do if [[ -s ready ]]; then break; fi; sleep 0.1; done
 address=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' ready)
-holds "drained before it stops" strata drain --here --node "$address"
+holds "drained before it stops" strata drain --data-dir "$PWD/data"
 kill $!
 wait
 holds upgraded dpkg -i --force-unsafe-io --force-confdef "$2"

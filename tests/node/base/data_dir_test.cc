@@ -30,6 +30,7 @@ TEST(DataDir, KeepsTheId) {
     auto dir = DataDir::Open(path);
     ASSERT_TRUE(dir.ok()) << dir.status();
     id = dir->node_id();
+    EXPECT_EQ(DataDir::ReadNodeId(path).value(), id);
     EXPECT_THAT(id, MatchesRegex("[0-9a-f]+"));
     EXPECT_EQ(id.size(), 32u);
   }

@@ -350,6 +350,12 @@ TEST(Doctor, DevicesThatAreNotUsed) {
   EXPECT_THAT(Find(facts, "device", State::kWrong).target, HasSubstr("attic/CPU"));
 }
 
+TEST(Doctor, WhatANodeSaysOfItself) {
+  DoctorFacts facts = Facts();
+  facts.nodes[1].info.add_problems("this machine is short of memory");
+  EXPECT_THAT(Find(facts, "problem", State::kWrong).target, HasSubstr("attic"));
+}
+
 TEST(Doctor, LinksThatDoNotWork) {
   DoctorFacts facts = Facts();
   facts.nodes[1].links[0].result = ReachResultOf("10.0.0.1:7400", wire::ReachResult::TIMED_OUT);

@@ -53,6 +53,22 @@ TEST(KeyFile, IsReadAsItWasWritten) {
   EXPECT_EQ(Contents(path), absl::StrCat(kKnown, "\n"));
 }
 
+TEST(KeyFile, IsTakenFromWhatOthersMayReadAndFromALink) {
+  const std::string file = FileWith(absl::StrCat(kKnown, "\n"), 0444);
+  const std::string path = Fresh();
+  std::filesystem::create_symlink(file, path);
+  const absl::StatusOr<ClusterKey> key = TakeKeyFile(path);
+  ASSERT_THAT(key, IsOk());
+  EXPECT_EQ(key->id(), Known().id());
+}
+
+TEST(KeyFile, IsNotTakenFromWhatHoldsNone) {
+  EXPECT_THAT(TakeKeyFile(FileWith("")), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(TakeKeyFile(FileWith("no key\n")), StatusIs(absl::StatusCode::kFailedPrecondition));
+  const std::string missing = Fresh();
+  EXPECT_THAT(TakeKeyFile(missing), StatusIs(absl::StatusCode::kNotFound, HasSubstr(missing)));
+}
+
 TEST(KeyFile, IsReadableForItsOwnerAlone) {
   const std::string path = Fresh();
   ASSERT_THAT(CreateKeyFile(path, Known()), IsOk());
