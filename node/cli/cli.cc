@@ -22,6 +22,7 @@
 #include "node/base/standard_output.h"
 #include "node/cli/cli_verbs.h"
 #include "node/cli/reference.h"
+#include "node/cli/service_file.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
@@ -213,10 +214,15 @@ int RunCommandLine(int argc, char** argv) {
       status = PrintModelNames();
     } else if (what == "verbs") {
       status = WriteToStdout(VerbNames(app));
+    } else if (what == "unit") {
+      status = WriteToStdout(SystemdUnit({.program = line.reference_of,
+                                          .is_system = true,
+                                          .groups = {"render", "video"},
+                                          .is_packaged = true}));
     } else if (what != "man") {
       status = WriteToStdout(Completions(app, what));
     } else {
-      const absl::StatusOr<std::string> page = ManPage(app, line.reference_verb);
+      const absl::StatusOr<std::string> page = ManPage(app, line.reference_of);
       status = page.ok() ? WriteToStdout(*page) : page.status();
     }
     return Finish(status, /*about_models=*/false);

@@ -560,13 +560,18 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
-void AddReference(CLI::App* app, std::string* verb_of_page) {
-  CLI::App* verb = app->add_subcommand("reference", "Man pages and completions for shells");
+void AddReference(CLI::App* app, std::string* of) {
+  CLI::App* verb =
+      app->add_subcommand("reference", "Man pages, completions for shells, a package's unit");
   verb->group("");  // not shown
   verb->require_subcommand(1);
   verb->add_subcommand("man", "The man page of strata, or of a verb")
-      ->add_option("verb", *verb_of_page, "The verb")
+      ->add_option("verb", *of, "The verb")
       ->type_name("VERB");
+  verb->add_subcommand("unit", "The system's service for systemd, of a package")
+      ->add_option("program", *of, "Path of the installed program")
+      ->required()
+      ->type_name("FILE");
   for (const char* what : {"bash", "zsh", "fish", "nodes", "models"}) {
     verb->add_subcommand(what, absl::StrCat("For completions: ", what));
   }
@@ -606,7 +611,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
   AddTemplate(app, &line->template_limits);
-  AddReference(app, &line->reference_verb);
+  AddReference(app, &line->reference_of);
 }
 
 namespace {

@@ -51,7 +51,7 @@ struct CommandLine {
   ConfigOptions config;
   SelfUpdateOptions self_update;
   UninstallOptions uninstall;
-  std::string reference_verb;  // whose man page
+  std::string reference_of;  // a verb, for its man page; a program's path, for its unit
   TemplateLimits template_limits;
   bool run_verbose = false;
   bool worker_verbose = false;

@@ -227,7 +227,10 @@ absl::Status RunServiceUninstall(const ServiceOptions& options) {
 
 absl::Status RunServiceStatus(const ServiceOptions& options) {
   const absl::StatusOr<fs::path> file = InstalledFile(options);
-  if (!file.ok()) return file.status();
+  std::error_code error;
+  const bool is_packaged =
+      options.is_system && fs::exists("/usr/lib/systemd/system/strata.service", error);
+  if (!file.ok() && !is_packaged) return file.status();
 #ifdef __APPLE__
   return RunProgram({"launchctl", "print", Target(options)});
 #else

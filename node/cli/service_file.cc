@@ -9,7 +9,7 @@ namespace strata {
 namespace {
 
 constexpr absl::string_view kUnit =
-    R"(# Written by `strata service install`, and removed by `strata service uninstall`.
+    R"($HEAD
 [Unit]
 Description=Strata node
 Wants=network-online.target
@@ -36,6 +36,11 @@ $MORE
 [Install]
 WantedBy=$TARGET
 )";
+
+constexpr absl::string_view kWritten =
+    "# Written by `strata service install`, and removed by `strata service uninstall`.";
+constexpr absl::string_view kPackaged =
+    "# Of a package: the node's options are in /etc/strata/node.toml (strata config).";
 
 // A manager of one user may not do most of this. Not MemoryDenyWriteExecute: graphics drivers
 // compile shaders. Not PrivateDevices: GPUs are devices.
@@ -100,9 +105,12 @@ std::string SystemdUnit(const ServiceSpec& spec) {
   const std::string exec = absl::StrJoin(
       Command(spec), " ",
       [](std::string* to, const std::string& word) { absl::StrAppend(to, Quoted(word)); });
-  const std::string drain = absl::StrCat(Quoted(spec.program), " drain ", Quoted(spec.node_name));
+  const std::string drain =
+      absl::StrCat(Quoted(spec.program), " drain",
+                   spec.is_packaged ? "" : absl::StrCat(" ", Quoted(spec.node_name)));
   return absl::StrReplaceAll(
-      kUnit, {{"$EXEC", exec},
+      kUnit, {{"$HEAD", spec.is_packaged ? kPackaged : kWritten},
+              {"$EXEC", exec},
               {"$DRAIN", drain},
               {"$MORE\n", more.empty() ? "\n" : absl::StrCat(more, "\n")},
               {"$TARGET", spec.is_system ? "multi-user.target" : "default.target"}});

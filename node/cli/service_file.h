@@ -1,4 +1,5 @@
-// The file that `strata service install` writes: a unit for systemd, a property list for launchd.
+// The file that `strata service install` writes, or a package of a distribution has: a unit for
+// systemd, a property list for launchd.
 #pragma once
 
 #include <string>
@@ -12,6 +13,7 @@ struct ServiceSpec {
   std::vector<std::string> node_options;  // of `strata node`
   bool is_system = false;             // with a user of its own, for all users; else the caller's
   std::vector<std::string> groups{};  // the system service's, beside its own: those of the GPUs
+  bool is_packaged = false;           // its name and options are in the machine's configuration
 };
 
 // systemd.service(5), systemd.exec(5): ready and alive as sd_notify(3) tells it, restarted after a

@@ -71,7 +71,9 @@ says() { grep -qE -e "$1" "$work/out"; }
 ssh-keygen -q -t ed25519 -N '' -f "$work/key"
 ssh-keygen -q -t ed25519 -N '' -f "$work/other"
 bundle 0.1.0
+: >"$www/strata_0.1.0-1_all.deb"
 expect "a bundle is signed" sign
+expect "and a Debian package beside it" grep -q ' strata_0.1.0-1_all.deb$' "$www/SHA256SUMS"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 serve
 

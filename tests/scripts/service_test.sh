@@ -74,10 +74,15 @@ if command -v systemd-analyze >/dev/null; then
   systemd-analyze verify --man=no "$work/strata.service" >"$work/out" 2>&1
   expect "a user's unit is right" test $? == 0
   if [[ $(id -u) == 0 && ! -e /etc/systemd/system/strata.service ]]; then
+    mkdir "$work/packaged"
     expect "the system's is installed" strata service install --system --name kitchen
     mv /etc/systemd/system/strata.service "$work/strata.service"
     systemd-analyze verify --man=no "$work/strata.service" >"$work/out" 2>&1
     expect "the system's unit is right" test $? == 0
+    "$program" reference unit /bin/sh >"$work/packaged/strata.service"
+    expect "a package's drains this machine" grep -qxF 'ExecStop=-"/bin/sh" drain' "$work/packaged/strata.service"
+    systemd-analyze verify --man=no "$work/packaged/strata.service" >"$work/out" 2>&1
+    expect "so is a package's" test $? == 0
     systemd-analyze security --offline=true --threshold=30 "$work/strata.service" >"$work/out" 2>&1
     expect "and leaves a node few rights" test $? == 0
   else
