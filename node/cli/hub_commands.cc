@@ -63,14 +63,13 @@ std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
   // Nodes of one machine share its devices, and some devices the machine's memory.
   std::map<std::pair<std::string, std::string>, uint64_t> free;
   for (const NodeReport& node : report->nodes) {
-    const std::string machine =
-        node.info.machine_id().empty() ? node.id() : node.info.machine_id();
+    const std::string machine = node.info.machine_id().empty() ? node.id() : node.info.machine_id();
     if (node.info.devices().empty()) free[{machine, ""}] = node.info.memory_free();
     for (const wire::DeviceInfo& device : node.info.devices()) {
       uint64_t& bytes = free[{machine, device.shares_machine_memory() ? "" : device.name()}];
       const uint64_t limit = device.memory_limit();
-      bytes = std::max(bytes, limit == 0 ? device.memory_free()
-                                         : std::min(limit, device.memory_free()));
+      bytes = std::max(bytes,
+                       limit == 0 ? device.memory_free() : std::min(limit, device.memory_free()));
     }
   }
   uint64_t sum = 0;

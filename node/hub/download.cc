@@ -73,7 +73,7 @@ class FileDownload {
   absl::Status FetchWholeOnce(WebGetter* http);
   absl::Status Check();
   WebRequest NextRequest() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status ErrorOf(const WebAnswer& answer, bool is_direct) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ErrorOf(const WebAnswer& answer) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<absl::Duration> TimeToWait(const absl::Status& why, int attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WaitAndSay(const absl::Status& why, int attempt) ABSL_LOCKS_EXCLUDED(mu_);
@@ -107,15 +107,14 @@ WebRequest FileDownload::NextRequest() {
   return file_.request;
 }
 
-absl::Status FileDownload::ErrorOf(const WebAnswer& answer, bool is_direct) {
+absl::Status FileDownload::ErrorOf(const WebAnswer& answer) {
   const bool is_refused = answer.status >= 400 && answer.status < 500 && answer.status != 429;
-  if (is_direct && is_refused) {
-    // A signed address ends after some time.
-    absl::MutexLock lock(mu_);
-    direct_url_.clear();
-    return absl::UnavailableError(absl::StrCat("its address has expired (", answer.status, ")"));
-  }
-  return options_.explain(answer);
+  if (answer.url == file_.request.url || !is_refused) return options_.explain(answer);
+  // A signed address ends after some time; the first one gives another.
+  absl::MutexLock lock(mu_);
+  direct_url_.clear();
+  return absl::UnavailableError(
+      absl::StrCat("the address that it is redirected to is refused (", answer.status, ")"));
 }
 
 // Before the next attempt; `why` where there is none.
@@ -187,7 +186,7 @@ absl::StatusOr<Probe> FileDownload::AskOnce(WebGetter* http) {
       });
   if (!answer.ok() && answer.status() != enough) return answer.status();
   if (answer.ok() && answer->status != 200 && answer->status != 206 && answer->status != 416) {
-    return ErrorOf(*answer, /*is_direct=*/false);
+    return ErrorOf(*answer);
   }
   if (first != kGgufMagic) {
     return absl::FailedPreconditionError(
@@ -296,7 +295,7 @@ absl::Status FileDownload::FetchPiece(WebGetter* http, size_t index) {
       });
   if (!answer.ok()) return answer.status() == enough ? absl::OkStatus() : answer.status();
   if (answer->status == 416) return Changed();
-  if (answer->status != 206) return ErrorOf(*answer, is_direct);
+  if (answer->status != 206) return ErrorOf(*answer);
   absl::MutexLock lock(mu_);
   return pieces_[index].at < pieces_[index].end
              ? absl::UnavailableError("the server sent less than it was asked for")
@@ -391,7 +390,7 @@ absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
         return absl::OkStatus();
       });
   if (!answer.ok()) return answer.status();
-  if (answer->status != 200) return ErrorOf(*answer, /*is_direct=*/false);
+  if (answer->status != 200) return ErrorOf(*answer);
   if (probe_.bytes > 0 && at < probe_.bytes) {
     return absl::UnavailableError("the server sent less than the file has");
   }

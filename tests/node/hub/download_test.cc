@@ -49,9 +49,10 @@ class DownloadTest : public ::testing::Test {
   DownloadFile FileAt(const FakeHub& hub, const std::string& path = "/model.gguf") const {
     return {.request = {.url = hub.url() + path}, .path = path_};
   }
-  std::string Content() const {
+  // A failure need not show megabytes.
+  bool Has(const std::string& content) const {
     std::ifstream in(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+    return std::string(std::istreambuf_iterator<char>(in), {}) == content;
   }
   std::set<std::string> Files() const {
     std::set<std::string> files;
@@ -84,7 +85,7 @@ TEST_F(DownloadTest, ComesWholeOverSeveralConnections) {
   file.bytes = content_.size();
   file.sha256 = Sha256Of(content_);
   ASSERT_THAT(Download(file, options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
   EXPECT_EQ(Files(), std::set<std::string>{"model.gguf"});
   EXPECT_GE(hub.requests().size(), 5);  // one looks what it is
   EXPECT_LE(hub.body_bytes(), content_.size() + kMiB);
@@ -104,7 +105,7 @@ TEST_F(DownloadTest, GoesOnWhereTheConnectionWasCut) {
     return reply;
   });
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
   EXPECT_LE(hub.body_bytes(), content_.size() + kMiB);
 }
 
@@ -118,22 +119,23 @@ TEST_F(DownloadTest, GoesOnInAnotherRun) {
   EXPECT_EQ(Files(), (std::set<std::string>{"model.gguf.part", "model.gguf.part.json"}));
   const uint64_t before = hub.body_bytes();
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
   EXPECT_LE(hub.body_bytes() - before, content_.size() - 5 * kMiB);
   EXPECT_EQ(Files(), std::set<std::string>{"model.gguf"});
 }
 
 TEST_F(DownloadTest, ADamagedStateIsAsNone) {
-  const FakeHub hub([&](const FakeRequest& request) { return ServeFile(request, content_); });
+  const std::string content = FakeModel(kMiB);
+  const FakeHub hub([&](const FakeRequest& request) { return ServeFile(request, content); });
   for (const char* state :
-       {"", "{", "[]", "{\"validator\": 1}", "{\"validator\": \"\\\"1\\\"\", \"bytes\": 25165824}",
-        "{\"validator\": \"\\\"1\\\"\", \"bytes\": 25165824, \"missing\": [[5, 1]]}",
-        "{\"validator\": \"\\\"1\\\"\", \"bytes\": 25165824, \"missing\": [[0, 99999999]]}"}) {
+       {"", "{", "[]", "{\"validator\": 1}", "{\"validator\": \"\\\"1\\\"\", \"bytes\": 1048576}",
+        "{\"validator\": \"\\\"1\\\"\", \"bytes\": 1048576, \"missing\": [[5, 1]]}",
+        "{\"validator\": \"\\\"1\\\"\", \"bytes\": 1048576, \"missing\": [[0, 99999999]]}"}) {
     std::filesystem::remove(path_);
-    std::ofstream(path_ + ".part", std::ios::binary) << std::string(content_.size(), 'x');
+    std::ofstream(path_ + ".part", std::ios::binary) << std::string(kMiB, 'x');
     std::ofstream(path_ + ".part.json") << state;
     ASSERT_THAT(Download(FileAt(hub), options_), IsOk()) << state;
-    EXPECT_EQ(Content(), content_) << state;
+    EXPECT_TRUE(Has(content)) << state;
   }
 }
 
@@ -144,7 +146,7 @@ TEST_F(DownloadTest, AServerWithoutRangesSendsItWhole) {
     return ServeFile(whole, content_);
   });
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
 }
 
 TEST_F(DownloadTest, WithoutRangesACutBeginsAnew) {
@@ -157,7 +159,7 @@ TEST_F(DownloadTest, WithoutRangesACutBeginsAnew) {
     return reply;
   });
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
 }
 
 TEST_F(DownloadTest, WaitsAsTheServerAsks) {
@@ -195,7 +197,7 @@ TEST_F(DownloadTest, AFileThatChangesHalfWayIsFetchedAnew) {
     return reply;
   });
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), later);
+  EXPECT_TRUE(Has(later));
   EXPECT_THAT(notes_, Contains(HasSubstr("changed at the server")));
 }
 
@@ -210,7 +212,7 @@ TEST_F(DownloadTest, AFileThatChangedBetweenRunsIsFetchedAnew) {
   content = FakeModel(content_.size(), /*seed=*/2);
   etag = "\"2\"";
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), content);
+  EXPECT_TRUE(Has(content));
   EXPECT_THAT(notes_, Contains(HasSubstr("another one by now")));
 }
 
@@ -222,7 +224,7 @@ TEST_F(DownloadTest, TheTokenGoesToItsOwnHostAlone) {
   DownloadFile file = FileAt(hub);
   file.request.bearer = "hf_secret";
   ASSERT_THAT(Download(file, options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
   for (const FakeRequest& request : hub.requests()) {
     EXPECT_EQ(request.Header("authorization"), "Bearer hf_secret");
   }
@@ -235,6 +237,7 @@ TEST_F(DownloadTest, TheTokenGoesToItsOwnHostAlone) {
 
 TEST_F(DownloadTest, AnExpiredAddressIsAskedForAgain) {
   std::atomic<int> signature = 0;
+  int data = 0;
   const FakeHub store([&](const FakeRequest& request) {
     if (request.path != absl::StrCat("/signed?x=", signature.load())) {
       return FakeReply{.status = 403, .body = "Request has expired"};
@@ -242,7 +245,7 @@ TEST_F(DownloadTest, AnExpiredAddressIsAskedForAgain) {
     FakeReply reply = ServeFile(request, content_);
     if (request.IsForData()) {
       reply.cut_after = 2 * kMiB;
-      ++signature;
+      if (++data % 3 == 0) ++signature;
     }
     return reply;
   });
@@ -252,7 +255,7 @@ TEST_F(DownloadTest, AnExpiredAddressIsAskedForAgain) {
         .headers = {{"Location", absl::StrCat(store.url(), "/signed?x=", signature.load())}}};
   });
   ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
 }
 
 TEST_F(DownloadTest, APageIsNoModelAndNothingIsLeft) {
@@ -333,7 +336,7 @@ TEST_F(DownloadTest, OfTwoAtOnceOneFetchesAndTheOtherWaits) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(Content(), content_);
+  EXPECT_TRUE(Has(content_));
   EXPECT_LE(hub.body_bytes(), content_.size() + kMiB);
   EXPECT_EQ(notes[0].size() + notes[1].size(), 1);
   EXPECT_EQ(Files(), std::set<std::string>{"model.gguf"});

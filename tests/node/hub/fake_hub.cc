@@ -160,9 +160,8 @@ FakeReply ServeFile(const FakeRequest& request, const std::string& content,
                     const std::string& etag) {
   FakeReply reply = {.headers = {{"ETag", etag}, {"Content-Type", "application/octet-stream"}}};
   const std::string if_range = request.Header("if-range");
-  absl::string_view range = request.Header("range");
-  const std::string kept(range);
-  range = kept;
+  const std::string asked = request.Header("range");
+  absl::string_view range = asked;
   if (!absl::ConsumePrefix(&range, "bytes=") || (!if_range.empty() && if_range != etag)) {
     reply.body = content;
     return reply;
