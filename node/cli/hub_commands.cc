@@ -148,7 +148,7 @@ absl::Status RunModels(const ModelsOptions& options) {
     nlohmann::json list = nlohmann::json::array();
     for (const LocalModel& model : models) {
       nlohmann::json each = {{"name", model.name},
-                             {"quant", model.variant.quant},
+                             {"quant", QuantOf(model.variant.parts[0].name)},
                              {"bytes", model.variant.bytes},
                              {"path", model.path},
                              {"place", model.place}};
@@ -164,7 +164,8 @@ absl::Status RunModels(const ModelsOptions& options) {
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "SIZE", "QUANT", "PLACE", "LOADED", "FILE"}};
   for (const LocalModel& model : models) {
-    rows.push_back({model.name, BytesString(model.variant.bytes), model.variant.quant, model.place,
+    rows.push_back({model.name, BytesString(model.variant.bytes),
+                    QuantOf(model.variant.parts[0].name), model.place,
                     loaded.has_value() ? is_loaded(model) ? "yes" : "no" : "?", model.path});
   }
   return WriteToStdout(TextTable(std::move(rows)).Text());

@@ -25,8 +25,9 @@
 namespace strata {
 namespace {
 
-// Attempts without a byte between them, and contents of one file, until it fails.
-constexpr int kAttemptsMax = 8, kContentsMax = 3;
+// Attempts without a byte between them, before anything has come (half a minute) and later (seven
+// minutes), and contents of one file, until it fails.
+constexpr int kFirstAttemptsMax = 6, kAttemptsMax = 20, kContentsMax = 3;
 constexpr uint64_t kSplitBytesMin = 4 << 20;  // less is not worth a connection of its own
 constexpr uint64_t kDiskReserveBytes = 64 << 20;
 constexpr absl::Duration kShowEvery = absl::Milliseconds(200), kSaveEvery = absl::Seconds(5);
@@ -42,6 +43,11 @@ struct Probe {
 std::string EtagOf(const WebAnswer& answer) {
   const std::string etag = answer.Header("etag");
   return etag.empty() ? answer.Header("last-modified") : etag;
+}
+
+// "https://host:port".
+absl::string_view OriginOf(absl::string_view url) {
+  return url.substr(0, url.find('/', url.find("://") + 3));
 }
 
 absl::Status Changed() { return absl::AbortedError("the file changed at the server"); }
@@ -85,6 +91,7 @@ class FileDownload {
   const DownloadOptions& options_;
   PartFile& part_;
   Probe probe_;
+  bool has_begun_ = false;  // the server has answered; constant while there are threads
 
   absl::Mutex mu_;
   std::string direct_url_ ABSL_GUARDED_BY(mu_);
@@ -102,9 +109,12 @@ bool FileDownload::Stopped() {
 
 WebRequest FileDownload::NextRequest() {
   absl::MutexLock lock(mu_);
-  // The token is for the first address alone.
-  if (!direct_url_.empty()) return {.url = direct_url_};
-  return file_.request;
+  WebRequest request = file_.request;
+  if (direct_url_.empty()) return request;
+  // The token is for its own host alone.
+  if (OriginOf(direct_url_) != OriginOf(request.url)) request.bearer.clear();
+  request.url = direct_url_;
+  return request;
 }
 
 absl::Status FileDownload::ErrorOf(const WebAnswer& answer) {
@@ -119,7 +129,8 @@ absl::Status FileDownload::ErrorOf(const WebAnswer& answer) {
 
 // Before the next attempt; `why` where there is none.
 absl::StatusOr<absl::Duration> FileDownload::TimeToWait(const absl::Status& why, int attempt) {
-  if (!absl::IsUnavailable(why) || attempt >= kAttemptsMax) return why;
+  const int attempts_max = has_begun_ ? kAttemptsMax : kFirstAttemptsMax;
+  if (!absl::IsUnavailable(why) || attempt >= attempts_max) return why;
   const absl::Duration wait = BackOff(options_.retry_first, attempt, why);
   if (wait >= absl::Seconds(1)) {
     std::string note =
@@ -421,6 +432,7 @@ absl::Status FileDownload::Run() {
   auto probe = AskServer();
   if (!probe.ok()) return probe.status();
   probe_ = *std::move(probe);
+  has_begun_ = true;
   if (file_.bytes > 0 && probe_.bytes > 0 && probe_.bytes != file_.bytes) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the server has ", probe_.bytes, " bytes of it, and the hub says ", file_.bytes));

@@ -83,6 +83,7 @@ TEST_F(Hub, RunFetchesTheModelThatIsNamed) {
   ASSERT_EQ(list.size(), 1) << list;
   EXPECT_EQ(list[0]["name"], "hf:org/tales:F16");
   EXPECT_EQ(list[0]["path"], PathOfModel());
+  EXPECT_EQ(list[0]["quant"], "F16");
   EXPECT_EQ(list[0]["bytes"], model_.size());
   EXPECT_EQ(list[0]["loaded"], true);
 }

@@ -235,6 +235,20 @@ TEST_F(DownloadTest, TheTokenGoesToItsOwnHostAlone) {
   EXPECT_EQ(hub.requests().size(), 1) << "the signed address is used again";
 }
 
+TEST_F(DownloadTest, ARedirectWithinTheHostKeepsTheToken) {
+  const FakeHub hub([&](const FakeRequest& request) {
+    if (request.Header("authorization") != "Bearer hf_secret") return FakeReply{.status = 401};
+    if (request.path == "/model.gguf") {
+      return FakeReply{.status = 307, .headers = {{"Location", "/store/model.gguf"}}};
+    }
+    return ServeFile(request, content_);
+  });
+  DownloadFile file = FileAt(hub);
+  file.request.bearer = "hf_secret";
+  ASSERT_THAT(Download(file, options_), IsOk());
+  EXPECT_TRUE(Has(content_));
+}
+
 TEST_F(DownloadTest, AnExpiredAddressIsAskedForAgain) {
   std::atomic<int> signature = 0;
   int data = 0;
