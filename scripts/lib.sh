@@ -59,13 +59,13 @@ strata_native() {
 strata_packages() {
   local names
   case $OSTYPE:$1 in
-    darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc openssl protobuf abseil libuv cli11
+    darwin*:base) names="cmake ninja ccache pkgconf git coreutils curl grpc openssl protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp python" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
     darwin*:bench | darwin*:gpu | darwin*:package | darwin*:verbs) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
-      libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
+      libgrpc++-dev libssl-dev libcurl4-openssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
       libcli11-dev nlohmann-json3-dev libboost-dev libpython3-dev python3 python3-jinja2 libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
       libggml-dev" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev libnlohmann-json-schema-validator-dev clang clang-tidy clang-format

@@ -11,7 +11,7 @@ enum ExitCode {
   kExitUsage = 2,    // a wrong command line
   kExitModel = 3,    // the model is missing, damaged, unknown, or cannot be cut so
   kExitMemory = 4,   // not enough memory or disk
-  kExitNode = 5,     // a node or worker failed
+  kExitNode = 5,     // a node, worker or network failed
   kExitUnwell = 6,   // `strata doctor` found something wrong
   kExitInterrupted = 130,
 };

@@ -36,15 +36,18 @@ Examples:
   strata run model.gguf "Once upon a time" --max-tokens 200
   strata run model.gguf - < beginning.txt
   strata run model.gguf --embed "The sea"
+  strata run hf:org/repo:Q4_K_M "Once upon a time"
 
 The model's file is needed on one node: the others get their layers from it and store them. The text
-goes to stdout, all else to stderr. MODEL may also name a loaded model, which then stays loaded.)";
+goes to stdout, all else to stderr. MODEL may also name a loaded model, which then stays loaded, or
+one that is fetched first: see strata pull --help.)";
 
 constexpr char kLoadFooter[] = R"(
 Examples:
   strata load model.gguf --seqs 8 --ctx 8192 --objective throughput
   strata load model.gguf --cache-type-k q8_0 --cache-type-v q8_0
   strata load model.gguf --exact
+  strata load hf:org/repo:Q4_K_M
 
 Without --exact, requests are computed together, and a kernel for several rows may round differently
 than one for a single row: the same request and seed may give another text if other requests run
@@ -94,6 +97,27 @@ Examples:
 
 Nodes work together where libllama and libggml are the same.)";
 
+constexpr char kPullFooter[] = R"(
+Examples:
+  strata pull hf:org/repo                      the best quant below Q8_0, or Q4_K_M
+  strata pull hf:org/repo:Q5_K_M
+  strata pull hf:org/repo/folder/file.gguf
+  strata pull ollama:llama3.2:1b
+  strata pull https://example.org/model.gguf
+
+Prints the path of the model's file, or of its first one, to stdout. What another program has here
+already (Hugging Face's cache, Ollama, LM Studio, llama.cpp) is used where it is. Files are kept in
+$XDG_CACHE_HOME/strata/models or ~/.cache/strata/models; after an interrupt the next pull goes on
+where the last one ended. HF_TOKEN, or the file that 'hf auth login' writes, is for private and gated
+repositories; HF_ENDPOINT names another hub, https_proxy a proxy.)";
+
+constexpr char kModelsFooter[] = R"(
+Examples:
+  strata models
+  strata models --json
+
+Looks where Strata, Hugging Face's programs, Ollama, LM Studio and llama.cpp keep their files.)";
+
 constexpr char kUnloadFooter[] = R"(
 Examples:
   strata unload
@@ -118,6 +142,7 @@ The text goes to stdout, all else to stderr.)";
 
 constexpr char kMixedHelp[] =
     "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
+constexpr char kOfflineHelp[] = "Fetch nothing: use a model of that name that is here already";
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
 
 // How a text is generated.
@@ -167,10 +192,12 @@ void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
 // Placement of the layers.
 void AddPlacement(CLI::App* verb, PlanOptions* options) {
   verb->add_option("model", options->model,
-                   "A GGUF model on the machine of the node that --node names")
+                   "A GGUF model on the machine of the node that --node names, or the name of one "
+                   "to fetch (see strata pull --help)")
       ->required()
       ->type_name("MODEL");
   AddClient(verb, &options->client);
+  verb->add_flag("--offline", options->offline, kOfflineHelp);
   verb->add_option("--objective", options->objective,
                    "latency: one request as fast as possible; throughput: many requests")
       ->capture_default_str()
@@ -487,6 +514,23 @@ void AddUnload(CLI::App* app, UnloadOptions* options) {
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
+void AddPull(CLI::App* app, PullVerbOptions* options) {
+  CLI::App* verb = app->add_subcommand("pull", "Fetch a model by its name");
+  verb->footer(kPullFooter);
+  verb->add_option("model", options->model, "hf:ORG/REPO[:QUANT], ollama:NAME[:TAG], or an address")
+      ->required()
+      ->type_name("NAME");
+  verb->add_flag("--offline", options->offline, kOfflineHelp);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddModels(CLI::App* app, ModelsOptions* options) {
+  CLI::App* verb = app->add_subcommand("models", "List the models that are on this machine");
+  verb->footer(kModelsFooter);
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
 void AddVersion(CLI::App* app, VersionOptions* options) {
   CLI::App* verb = app->add_subcommand("version", "Show which Strata this is");
   verb->footer(kVersionFooter);
@@ -598,6 +642,8 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddLoad(app, &line->load);
   AddUnload(app, &line->unload);
   AddDrain(app, &line->drain);
+  AddPull(app, &line->pull);
+  AddModels(app, &line->models);
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
   AddApprove(app, &line->approve);

@@ -4,6 +4,7 @@
 #include "node/chat/template_process.h"
 #include "node/cli/approve.h"
 #include "node/cli/cluster_nodes.h"
+#include "node/cli/hub_commands.h"
 #include "node/cli/install_script.h"
 #include "node/cli/key_change.h"
 #include "node/cli/key_verbs.h"
@@ -38,6 +39,8 @@ struct CommandLine {
   LoadOptions load;
   UnloadOptions unload;
   DrainOptions drain;
+  PullVerbOptions pull;
+  ModelsOptions models;
   DemoOptions demo;
   DoctorOptions doctor;
   TokenOptions token;

@@ -20,8 +20,10 @@
 #include "node/base/data_dir.h"
 #include "node/base/standard_output.h"
 #include "node/chat/template_check.h"
+#include "node/cli/hub_commands.h"
 #include "node/client/coordinator_client.h"
 #include "node/client/generation_report.h"
+#include "node/hub/model_source.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -44,10 +46,20 @@ std::string PathOf(const std::string& model) {
   return error ? model : path;
 }
 
-// The path of a model's file on the node that is called. kNotFound: `model` is no path.
-absl::StatusOr<std::string> SourceOf(const std::string& model) {
+// The path of a model's file on the node that is called, fetched first if a hub has it. kNotFound:
+// there is none; else errors of PullByName().
+absl::StatusOr<std::string> SourceOf(const PlanOptions& options, const ModelSession& session) {
+  const std::string& model = options.model;
   std::string path = PathOf(model);
   if (std::filesystem::path(path).is_absolute()) return path;
+  if (const auto source = ParseModelSource(model);
+      source.ok() || !absl::IsNotFound(source.status())) {
+    const auto pulled =
+        PullByName(model, {.offline = options.offline,
+                           .cancelled = [&session] { return session.interrupted(); },
+                           .cluster = &options.client});
+    return pulled.ok() ? absl::StatusOr<std::string>(pulled->path) : pulled.status();
+  }
   std::error_code error;
   if (std::filesystem::is_directory(model, error)) {
     return absl::NotFoundError(absl::StrCat(model, ": is a folder; name the model's file in it"));
@@ -149,11 +161,12 @@ absl::Status RunSession::GetModel() {
     }
     if (!absl::IsNotFound(found)) return found;
   }
-  const auto path = SourceOf(options_.plan.model);
-  if (!path.ok()) {
+  const auto path = SourceOf(options_.plan, session_);
+  if (absl::IsNotFound(path.status())) {
     return absl::NotFoundError(
         absl::StrCat("no model of that name is loaded, and ", path.status().message()));
   }
+  if (!path.ok()) return path.status();
   wire::LoadModelRequest request;
   request.mutable_source()->set_path(*path);
   *request.mutable_placement() = PlacementOptionsOf(options_.plan);
@@ -176,7 +189,7 @@ absl::Status RunSession::GetModel() {
 absl::Status RunPlan(const PlanOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
-  const auto path = SourceOf(options.model);
+  const auto path = SourceOf(options, session);
   if (!path.ok()) return path.status();
   wire::PlanModelRequest request;
   request.mutable_source()->set_path(*path);
@@ -189,7 +202,7 @@ absl::Status RunPlan(const PlanOptions& options) {
 absl::Status RunLoad(const LoadOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
-  const auto path = SourceOf(options.plan.model);
+  const auto path = SourceOf(options.plan, session);
   if (!path.ok()) return path.status();
   wire::LoadModelRequest request;
   request.mutable_source()->set_path(*path);
@@ -265,12 +278,11 @@ absl::Status RunDrain(const DrainOptions& options) {
   if (options.json) {
     return WriteToStdout(nlohmann::json{{"node", node}, {"draining", !options.undo}}.dump() + "\n");
   }
-  return WriteToStdout(
-      options.undo
-          ? absl::StrCat(node, " takes layers again, from the next load on\n")
-          : absl::StrCat(
-                node, " has no layers any more; to let it take layers again: strata drain --undo ",
-                node, "\n"));
+  const std::string shown = options.node.empty() ? "this machine's node" : options.node;
+  if (options.undo) return WriteToStdout(shown + " takes layers again, from the next load on\n");
+  return WriteToStdout(absl::StrCat(
+      shown, " has no layers any more; to let it take layers again: strata drain --undo",
+      options.node.empty() ? "" : " ", options.node, "\n"));
 }
 
 absl::Status RunRun(const RunOptions& options) { return RunSession(options).Run(); }

@@ -170,7 +170,7 @@ absl::Status RunServiceInstall(const ServiceOptions& options) {
   const absl::StatusOr<fs::path> file = FileOf(options);
   if (!file.ok()) return file.status();
   ServiceSpec spec = {.program = *program,
-                      .node_name = options.node_name,
+                      .data_dir = options.data_dir,
                       .node_options = options.node_options,
                       .is_system = options.is_system};
 #ifdef __APPLE__

@@ -12,7 +12,7 @@ namespace strata {
 struct ServiceOptions {
   bool is_system = false;                   // else the caller's
   std::vector<std::string> node_options{};  // of `strata node`, which accepts them
-  std::string node_name;                    // the node's, by these options or the machine's
+  std::string data_dir;                     // the node's, by these options; empty: the default one
 };
 
 // Writes the service's file, and starts it, again if it runs. The file stays where that fails.

@@ -105,9 +105,8 @@ std::string SystemdUnit(const ServiceSpec& spec) {
   const std::string exec = absl::StrJoin(
       Command(spec), " ",
       [](std::string* to, const std::string& word) { absl::StrAppend(to, Quoted(word)); });
-  const std::string drain =
-      absl::StrCat(Quoted(spec.program), " drain",
-                   spec.is_packaged ? "" : absl::StrCat(" ", Quoted(spec.node_name)));
+  std::string drain = absl::StrCat(Quoted(spec.program), " drain");
+  if (!spec.data_dir.empty()) absl::StrAppend(&drain, " --data-dir ", Quoted(spec.data_dir));
   return absl::StrReplaceAll(
       kUnit, {{"$HEAD", spec.is_packaged ? kPackaged : kWritten},
               {"$EXEC", exec},

@@ -9,11 +9,11 @@ namespace strata {
 
 struct ServiceSpec {
   std::string program;                    // path of the program
-  std::string node_name;                  // as `strata drain` takes it
+  std::string data_dir;                   // the node's; empty: the default one
   std::vector<std::string> node_options;  // of `strata node`
   bool is_system = false;             // with a user of its own, for all users; else the caller's
   std::vector<std::string> groups{};  // the system service's, beside its own: those of the GPUs
-  bool is_packaged = false;           // its name and options are in the machine's configuration
+  bool is_packaged = false;           // its options are in the machine's configuration
 };
 
 // systemd.service(5), systemd.exec(5): ready and alive as sd_notify(3) tells it, restarted after a

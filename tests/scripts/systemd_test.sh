@@ -84,7 +84,7 @@ expect "as long as it does" was_restarted 0
 on kill -STOP "$(shown MainPID)"
 expect "hung, it comes back" wait_for was_restarted 1
 run systemctl stop strata.service
-expect "it is drained before it stops" grep -q "attic has no layers any more" <(on journalctl -o cat -u strata.service)
+expect "it is drained before it stops" grep -q "this machine's node has no layers any more" <(on journalctl -o cat -u strata.service)
 expect "and stops well" test "$(shown Result)" == success
 
 # The machine is switched off and on.

@@ -1,0 +1,489 @@
+#include "node/hub/download.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "node/base/progress.h"
+#include "node/hub/part_file.h"
+#include "shard/model/gguf_bytes.h"
+#include "transport/base/printable_text.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+namespace {
+
+// Attempts without a byte between them, before anything has come (half a minute) and later (seven
+// minutes), and contents of one file, until it fails.
+constexpr int kFirstAttemptsMax = 6, kAttemptsMax = 20, kContentsMax = 3;
+constexpr uint64_t kSplitBytesMin = 4 << 20;  // less is not worth a connection of its own
+constexpr uint64_t kDiskReserveBytes = 64 << 20;
+constexpr absl::Duration kShowEvery = absl::Milliseconds(200), kSaveEvery = absl::Seconds(5);
+
+// What the server says of a file before any of it is kept.
+struct Probe {
+  bool has_ranges = false;
+  uint64_t bytes = 0;      // 0: unknown
+  std::string etag;        // or the time of its last change; empty: unknown
+  std::string direct_url;  // where the request is redirected to; empty: nowhere
+};
+
+std::string EtagOf(const WebAnswer& answer) {
+  const std::string etag = answer.Header("etag");
+  return etag.empty() ? answer.Header("last-modified") : etag;
+}
+
+// "https://host:port".
+absl::string_view OriginOf(absl::string_view url) {
+  return url.substr(0, url.find('/', url.find("://") + 3));
+}
+
+absl::Status Changed() { return absl::AbortedError("the file changed at the server"); }
+
+// The range of a file that one connection fetches.
+struct Piece {
+  uint64_t at = 0, end = 0;
+  bool is_taken = false;
+};
+
+class FileDownload {
+ public:
+  FileDownload(const DownloadFile& file, const DownloadOptions& options, PartFile* part)
+      : file_(file), options_(options), part_(*part) {}
+
+  // kAborted: the file changed.
+  absl::Status Run();
+
+ private:
+  absl::StatusOr<Probe> AskServer();
+  absl::StatusOr<Probe> AskOnce(WebGetter* http);
+  absl::Status CheckDisk() const;
+  absl::Status FetchPieces();
+  void Work();
+  std::optional<size_t> TakePiece() ABSL_LOCKS_EXCLUDED(mu_);
+  bool SplitLargest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status FetchPiece(WebGetter* http, size_t index);
+  absl::Status FetchWhole();
+  absl::Status FetchWholeOnce(WebGetter* http);
+  absl::Status Check();
+  WebRequest NextRequest() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ErrorOf(const WebAnswer& answer) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<absl::Duration> TimeToWait(const absl::Status& why, int attempt)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WaitAndSay(const absl::Status& why, int attempt) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Stopped() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<MissingRange> Missing() ABSL_LOCKS_EXCLUDED(mu_);
+  void SayNotes() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const DownloadFile& file_;
+  const DownloadOptions& options_;
+  PartFile& part_;
+  Probe probe_;
+  bool has_begun_ = false;  // the server has answered; constant while there are threads
+
+  absl::Mutex mu_;
+  std::string direct_url_ ABSL_GUARDED_BY(mu_);
+  std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
+  int working_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);  // for the calling thread to say
+};
+
+bool FileDownload::Stopped() {
+  if (options_.cancelled()) return true;
+  absl::MutexLock lock(mu_);
+  return !failed_.ok();
+}
+
+WebRequest FileDownload::NextRequest() {
+  absl::MutexLock lock(mu_);
+  WebRequest request = file_.request;
+  if (direct_url_.empty()) return request;
+  // The token is for its own host alone.
+  if (OriginOf(direct_url_) != OriginOf(request.url)) request.bearer.clear();
+  request.url = direct_url_;
+  return request;
+}
+
+absl::Status FileDownload::ErrorOf(const WebAnswer& answer) {
+  const bool is_refused = answer.status >= 400 && answer.status < 500 && answer.status != 429;
+  if (answer.url == file_.request.url || !is_refused) return options_.explain(answer);
+  // A signed address ends after some time; the first one gives another.
+  absl::MutexLock lock(mu_);
+  direct_url_.clear();
+  return absl::UnavailableError(
+      absl::StrCat("the address that it is redirected to is refused (", answer.status, ")"));
+}
+
+// Before the next attempt; `why` where there is none.
+absl::StatusOr<absl::Duration> FileDownload::TimeToWait(const absl::Status& why, int attempt) {
+  const int attempts_max = has_begun_ ? kAttemptsMax : kFirstAttemptsMax;
+  if (!absl::IsUnavailable(why) || attempt >= attempts_max) return why;
+  const absl::Duration wait = BackOff(options_.retry_first, attempt, why);
+  if (wait >= absl::Seconds(1)) {
+    std::string note =
+        absl::StrCat(why.message(), "; the next attempt is in ", absl::ToInt64Seconds(wait), " s");
+    absl::MutexLock lock(mu_);
+    if (notes_.empty() || notes_.back() != note) notes_.push_back(std::move(note));
+  }
+  return wait;
+}
+
+// On the calling thread.
+absl::Status FileDownload::WaitAndSay(const absl::Status& why, int attempt) {
+  const auto wait = TimeToWait(why, attempt);
+  SayNotes();
+  return wait.ok() ? WaitUnless(options_.cancelled, *wait) : wait.status();
+}
+
+void FileDownload::SayNotes() {
+  std::vector<std::string> notes;
+  {
+    absl::MutexLock lock(mu_);
+    notes.swap(notes_);
+  }
+  for (const std::string& note : notes) options_.note(note);
+}
+
+absl::StatusOr<Probe> FileDownload::AskServer() {
+  WebGetter http(options_.cancelled);
+  for (int attempt = 1;; ++attempt) {
+    auto probe = AskOnce(&http);
+    if (probe.ok()) return probe;
+    if (auto s = WaitAndSay(probe.status(), attempt); !s.ok()) return s;
+  }
+}
+
+// Its first bytes, which no page of a proxy has.
+absl::StatusOr<Probe> FileDownload::AskOnce(WebGetter* http) {
+  WebRequest request = file_.request;
+  request.headers["Range"] = absl::StrCat("bytes=0-", kGgufMagic.size() - 1);
+  Probe probe;
+  std::string first, type;
+  const absl::Status enough = absl::OutOfRangeError("enough");
+  const auto answer = http->Stream(
+      request,
+      [&](const WebAnswer& begun) {
+        probe.etag = EtagOf(begun);
+        type = begun.Header("content-type");
+        if (begun.url != file_.request.url) probe.direct_url = begun.url;
+        if (begun.status == 206) {
+          const auto range = ParseContentRange(begun.Header("content-range"));
+          if (!range.has_value() || range->begin != 0) {
+            return absl::FailedPreconditionError("the server answers with another range");
+          }
+          probe.has_ranges = true;
+          probe.bytes = range->total;
+        } else {
+          (void)absl::SimpleAtoi(begun.Header("content-length"), &probe.bytes);
+        }
+        return absl::OkStatus();
+      },
+      [&](absl::string_view bytes) {
+        first += bytes.substr(0, kGgufMagic.size() - first.size());
+        return first.size() == kGgufMagic.size() && !probe.has_ranges ? enough : absl::OkStatus();
+      });
+  if (!answer.ok() && answer.status() != enough) return answer.status();
+  if (answer.ok() && answer->status != 200 && answer->status != 206 && answer->status != 416) {
+    return ErrorOf(*answer);
+  }
+  if (first != kGgufMagic) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(PrintableText::From(file_.request.url).str(), ": is no GGUF file",
+                     type.empty() ? "" : absl::StrCat(" but ", PrintableText::From(type).str()),
+                     ": is it the address of a page, or is there a log-in page in between?"));
+  }
+  return probe;
+}
+
+absl::Status FileDownload::CheckDisk() const {
+  const uint64_t missing = part_.bytes_missing() + kDiskReserveBytes;
+  const std::string folder = std::filesystem::path(file_.path).parent_path().string();
+  struct statvfs disk = {};
+  if (statvfs(folder.c_str(), &disk) != 0) return absl::OkStatus();  // writing says why
+  const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
+  if (free >= missing) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the disk of ", PrintableText::From(folder, kShownPathBytesMax).str(), " has ",
+      BytesString(free), " free, and ", BytesString(missing), " are needed: ",
+      BytesString(missing - free), " are missing; XDG_CACHE_HOME names another folder"));
+}
+
+std::vector<MissingRange> FileDownload::Missing() {
+  std::vector<MissingRange> missing;
+  absl::MutexLock lock(mu_);
+  for (const Piece& piece : pieces_) {
+    if (piece.at < piece.end) missing.push_back({.begin = piece.at, .end = piece.end});
+  }
+  std::sort(missing.begin(), missing.end(),
+            [](const MissingRange& a, const MissingRange& b) { return a.begin < b.begin; });
+  return missing;
+}
+
+// Makes a piece of the second half of the largest one, unless that is small.
+bool FileDownload::SplitLargest() {
+  const auto largest = absl::c_max_element(
+      pieces_, [](const Piece& a, const Piece& b) { return a.end - a.at < b.end - b.at; });
+  if (largest == pieces_.end() || largest->end - largest->at < 2 * kSplitBytesMin) return false;
+  const uint64_t middle = largest->at + (largest->end - largest->at) / 2;
+  const Piece second = {.at = middle, .end = std::exchange(largest->end, middle)};
+  pieces_.push_back(second);
+  return true;
+}
+
+// The next piece that nobody fetches, else half of one that somebody does.
+std::optional<size_t> FileDownload::TakePiece() {
+  absl::MutexLock lock(mu_);
+  do {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      if (pieces_[i].is_taken || pieces_[i].at >= pieces_[i].end) continue;
+      pieces_[i].is_taken = true;
+      return i;
+    }
+  } while (SplitLargest());
+  return std::nullopt;
+}
+
+absl::Status FileDownload::FetchPiece(WebGetter* http, size_t index) {
+  WebRequest request = NextRequest();
+  const bool is_direct = request.url != file_.request.url;
+  uint64_t at = 0, end = 0;
+  {
+    absl::MutexLock lock(mu_);
+    at = pieces_[index].at;
+    end = pieces_[index].end;
+  }
+  if (at >= end) return absl::OkStatus();
+  request.headers["Range"] = absl::StrCat("bytes=", at, "-", end - 1);
+  if (!probe_.etag.empty() && !absl::StartsWith(probe_.etag, "W/")) {
+    request.headers["If-Range"] = probe_.etag;
+  }
+  const absl::Status enough = absl::OutOfRangeError("enough");
+  const auto answer = http->Stream(
+      request,
+      [&](const WebAnswer& begun) {
+        if (EtagOf(begun) != probe_.etag) return Changed();
+        if (begun.status == 200) {
+          return absl::UnavailableError("the server sends the whole file for a part of it");
+        }
+        const auto range = ParseContentRange(begun.Header("content-range"));
+        if (range.has_value() && range->total != probe_.bytes) return Changed();
+        if (!range.has_value() || range->begin != at) {
+          return absl::UnavailableError("the server answers with another range");
+        }
+        if (!is_direct && begun.url != file_.request.url) {
+          absl::MutexLock lock(mu_);
+          direct_url_ = begun.url;
+        }
+        return absl::OkStatus();
+      },
+      [&](absl::string_view bytes) {
+        uint64_t room = 0;
+        {
+          absl::MutexLock lock(mu_);
+          room = pieces_[index].end - std::min(pieces_[index].end, at);
+        }
+        const bool is_last = bytes.size() >= room;
+        bytes = bytes.substr(0, room);
+        if (auto s = part_.Write(at, bytes); !s.ok()) return s;
+        at += bytes.size();
+        absl::MutexLock lock(mu_);
+        pieces_[index].at = at;
+        // The end may have moved: somebody else fetches what follows.
+        return is_last && pieces_[index].end < end ? enough : absl::OkStatus();
+      });
+  if (!answer.ok()) return answer.status() == enough ? absl::OkStatus() : answer.status();
+  if (answer->status == 416) return Changed();
+  if (answer->status != 206) return ErrorOf(*answer);
+  absl::MutexLock lock(mu_);
+  return pieces_[index].at < pieces_[index].end
+             ? absl::UnavailableError("the server sent less than it was asked for")
+             : absl::OkStatus();
+}
+
+void FileDownload::Work() {
+  WebGetter http([this] { return Stopped(); });
+  absl::Status status;
+  while (status.ok()) {
+    const auto piece = TakePiece();
+    if (!piece.has_value()) break;
+    uint64_t before = 0;
+    for (int attempt = 1;; ++attempt) {
+      status = FetchPiece(&http, *piece);
+      if (status.ok()) break;
+      {
+        absl::MutexLock lock(mu_);
+        if (std::exchange(before, pieces_[*piece].at) < pieces_[*piece].at) attempt = 1;
+      }
+      const auto wait = TimeToWait(status, attempt);
+      status = wait.ok() ? WaitUnless([this] { return Stopped(); }, *wait) : wait.status();
+      if (!status.ok()) break;
+    }
+  }
+  absl::MutexLock lock(mu_);
+  if (!status.ok() && failed_.ok()) failed_ = status;
+  --working_;
+}
+
+absl::Status FileDownload::FetchPieces() {
+  const int connections = std::max(options_.connections, 1);
+  {
+    absl::MutexLock lock(mu_);
+    for (const MissingRange& range : part_.missing()) {
+      pieces_.push_back({.at = range.begin, .end = range.end});
+    }
+    while (pieces_.size() < static_cast<size_t>(connections) && SplitLargest()) {
+    }
+    working_ = connections;
+  }
+  std::vector<std::thread> threads;
+  for (int i = 0; i < connections; ++i) {
+    threads.emplace_back([this] { Work(); });
+  }
+  absl::Status saved;
+  for (SteadyTime save_at = SteadyTime::Now() + kSaveEvery;;) {
+    bool is_done = false;
+    {
+      absl::MutexLock lock(mu_);
+      const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return working_ == 0; };
+      is_done = mu_.AwaitWithTimeout(absl::Condition(&ended), kShowEvery);
+    }
+    SayNotes();
+    uint64_t missing = 0;
+    const std::vector<MissingRange> ranges = Missing();
+    for (const MissingRange& range : ranges) missing += range.end - range.begin;
+    options_.progress(probe_.bytes - missing, probe_.bytes);
+    if (is_done) break;
+    if (SteadyTime::Now() < save_at) continue;
+    saved.Update(part_.Save(ranges));
+    save_at = SteadyTime::Now() + kSaveEvery;
+  }
+  for (std::thread& thread : threads) thread.join();
+  absl::Status status;
+  {
+    absl::MutexLock lock(mu_);
+    status = failed_;
+  }
+  if (!absl::IsAborted(status)) saved.Update(part_.Save(Missing()));
+  if (status.ok()) status = saved;
+  return options_.cancelled() ? absl::CancelledError("interrupted") : status;
+}
+
+absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
+  uint64_t at = 0;
+  if (auto emptied = part_.Begin("", probe_.bytes); !emptied.ok()) return emptied.status();
+  SteadyTime show_at = SteadyTime::Now();
+  const auto answer = http->Stream(
+      file_.request,
+      [&](const WebAnswer& begun) {
+        return EtagOf(begun) == probe_.etag ? absl::OkStatus() : Changed();
+      },
+      [&](absl::string_view bytes) {
+        if (probe_.bytes > 0 && at + bytes.size() > probe_.bytes) return Changed();
+        if (auto s = part_.Write(at, bytes); !s.ok()) return s;
+        at += bytes.size();
+        if (SteadyTime::Now() >= show_at) {
+          options_.progress(at, std::max(at, probe_.bytes));
+          show_at = SteadyTime::Now() + kShowEvery;
+        }
+        return absl::OkStatus();
+      });
+  if (!answer.ok()) return answer.status();
+  if (answer->status != 200) return ErrorOf(*answer);
+  if (probe_.bytes > 0 && at < probe_.bytes) {
+    return absl::UnavailableError("the server sent less than the file has");
+  }
+  return absl::OkStatus();
+}
+
+// A server without ranges begins anew after each cut.
+absl::Status FileDownload::FetchWhole() {
+  WebGetter http(options_.cancelled);
+  for (int attempt = 1;; ++attempt) {
+    absl::Status status = FetchWholeOnce(&http);
+    if (status.ok()) return status;
+    status = WaitAndSay(status, attempt);
+    if (!status.ok()) return options_.cancelled() ? absl::CancelledError("interrupted") : status;
+  }
+}
+
+absl::Status FileDownload::Check() {
+  if (file_.sha256.empty()) return absl::OkStatus();
+  const auto sha256 = part_.Sha256(options_.cancelled);
+  if (!sha256.ok()) return sha256.status();
+  if (*sha256 == file_.sha256) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("what came has the SHA-256 ", *sha256, ", and not ",
+                                          file_.sha256, ", as the hub says: it is thrown away"));
+}
+
+absl::Status FileDownload::Run() {
+  auto probe = AskServer();
+  if (!probe.ok()) return probe.status();
+  probe_ = *std::move(probe);
+  has_begun_ = true;
+  if (file_.bytes > 0 && probe_.bytes > 0 && probe_.bytes != file_.bytes) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the server has ", probe_.bytes, " bytes of it, and the hub says ", file_.bytes));
+  }
+  if (probe_.bytes == 0) probe_.bytes = file_.bytes;
+  {
+    absl::MutexLock lock(mu_);
+    direct_url_ = probe_.direct_url;
+  }
+  const std::string validator = file_.sha256.empty() ? probe_.etag : file_.sha256;
+  const bool has_ranges = probe_.has_ranges;
+  // Without ranges nothing of before is of use.
+  const auto was_other = part_.Begin(has_ranges ? validator : "", probe_.bytes);
+  if (!was_other.ok()) return was_other.status();
+  if (*was_other && has_ranges)
+    options_.note("the file at the server is another one by now: it is fetched anew");
+  if (auto s = CheckDisk(); !s.ok()) return s;
+  if (auto s = part_.Resize(); !s.ok()) return s;
+  if (auto s = has_ranges ? FetchPieces() : FetchWhole(); !s.ok()) return s;
+  return Check();
+}
+
+}  // namespace
+
+absl::Status Download(const DownloadFile& file, const DownloadOptions& options) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(file.path, error)) return absl::OkStatus();
+  auto part = PartFile::Open(file.path, options.cancelled, [&] {
+    options.note(absl::StrCat("another process is fetching ",
+                              PrintableText::From(file.path, kShownPathBytesMax).str(),
+                              ": waiting for it"));
+  });
+  if (absl::IsAlreadyExists(part.status())) return absl::OkStatus();
+  if (!part.ok()) return part.status();
+  for (int content = 1;; ++content) {
+    absl::Status status = FileDownload(file, options, &*part).Run();
+    if (status.ok()) return part->Finish();
+    const bool is_other = absl::IsAborted(status) || absl::IsDataLoss(status);
+    if (!is_other) {
+      if (!part->HasBytes()) part->Discard();
+      return status;
+    }
+    (void)part->Begin("", 0);  // nothing of it is of use
+    if (content == kContentsMax - (absl::IsDataLoss(status) ? 1 : 0)) {
+      part->Discard();
+      return absl::IsAborted(status)
+                 ? absl::UnavailableError(absl::StrCat(status.message(), " again and again"))
+                 : status;
+    }
+    options.note(absl::StrCat(status.message(), "; it is fetched anew"));
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,294 @@
+#include "node/hub/local_models.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "nlohmann/json.hpp"
+#include "node/hub/environment.h"
+#include "shard/model/gguf_bytes.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kFilesMax = 100'000;  // of one folder: a link to / ends somewhere
+constexpr int kDepthMax = 6;
+
+bool IsGguf(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string magic(kGgufMagic.size(), '\0');
+  file.read(magic.data(), static_cast<std::streamsize>(magic.size()));
+  return file && magic == kGgufMagic;
+}
+
+// What is in a folder, by name; empty where it cannot be read.
+std::vector<fs::path> EntriesOf(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(it->path());
+    if (entries.size() == kFilesMax) break;
+  }
+  absl::c_sort(entries);
+  return entries;
+}
+std::vector<fs::path> FoldersIn(const fs::path& folder) {
+  std::vector<fs::path> folders;
+  for (fs::path& entry : EntriesOf(folder)) {
+    std::error_code error;
+    if (fs::is_directory(entry, error)) folders.push_back(std::move(entry));
+  }
+  return folders;
+}
+
+// GGUF files in a folder and below, their names relative to it.
+std::vector<HubFile> FilesBelow(const fs::path& root) {
+  std::vector<HubFile> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(root, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it.depth() >= kDepthMax) it.disable_recursion_pending();
+    std::error_code not_there;
+    if (!absl::EndsWithIgnoreCase(it->path().string(), ".gguf") ||
+        !fs::is_regular_file(it->path(), not_there) || !IsGguf(it->path())) {
+      continue;
+    }
+    const auto bytes = fs::file_size(it->path(), not_there);
+    if (not_there) continue;
+    files.push_back({.name = it->path().lexically_relative(root).string(), .bytes = bytes});
+    if (files.size() == kFilesMax) break;
+  }
+  return files;
+}
+
+std::string OllamaName(absl::string_view repo, absl::string_view tag) {
+  return absl::StrCat("ollama:", absl::StripPrefix(repo, "library/"), ":", tag);
+}
+
+class Finder {
+ public:
+  // The models in a folder of a repository's files.
+  void AddFolder(const fs::path& folder, LocalModel model) {
+    for (ModelVariant& variant : VariantsOf(FilesBelow(folder))) {
+      const std::string stem = fs::path(variant.parts[0].name).stem().string();
+      model.path = (folder / variant.parts[0].name).string();
+      if (model.is_ollama) {
+        model.revision = stem;
+        model.name = OllamaName(model.repo, stem);
+        variant.quant = QuantOf(stem);
+      } else {
+        model.name =
+            model.repo.empty() ? stem : absl::StrCat("hf:", model.repo, ":", variant.quant);
+      }
+      model.variant = std::move(variant);
+      Add(model);
+    }
+  }
+  void Add(const LocalModel& model) {
+    std::error_code error;
+    const fs::path real = fs::canonical(model.path, error);
+    if (!error && seen_.insert(real.string()).second) found_.push_back(model);
+  }
+  std::vector<LocalModel> Take() { return std::move(found_); }
+
+ private:
+  std::vector<LocalModel> found_;
+  std::set<std::string> seen_;
+};
+
+// huggingface.co/ORG/REPO/COMMIT/FILE, registry.ollama.ai/USER/NAME/DIGEST/TAG.gguf, and
+// HOST/…/FILE of plain addresses.
+void FindOfStrata(const fs::path& root, Finder* finder) {
+  for (const fs::path& host : FoldersIn(root)) {
+    const bool is_ollama = host.filename() == kOllamaFolder;
+    if (!is_ollama && host.filename() != kHuggingFaceFolder) {
+      finder->AddFolder(host, {.place = "Strata"});
+      continue;
+    }
+    for (const fs::path& org : FoldersIn(host)) {
+      for (const fs::path& repo : FoldersIn(org)) {
+        for (const fs::path& content : FoldersIn(repo)) {
+          finder->AddFolder(content, {.repo = absl::StrCat(org.filename().string(), "/",
+                                                           repo.filename().string()),
+                                      .revision = content.filename().string(),
+                                      .is_ollama = is_ollama,
+                                      .place = "Strata"});
+        }
+      }
+    }
+  }
+}
+
+// models--ORG--REPO/snapshots/COMMIT/FILE; the commit of refs/main first.
+void FindOfHuggingFace(const fs::path& root, Finder* finder) {
+  for (const fs::path& folder : FoldersIn(root)) {
+    std::string name = folder.filename().string();
+    if (!absl::StartsWith(name, "models--")) continue;
+    name = absl::StrReplaceAll(name.substr(8), {{"--", "/"}});
+    std::string main;
+    std::ifstream(folder / "refs" / "main") >> main;
+    std::vector<fs::path> commits = FoldersIn(folder / "snapshots");
+    std::stable_partition(commits.begin(), commits.end(),
+                          [&](const fs::path& commit) { return commit.filename() == main; });
+    for (const fs::path& commit : commits) {
+      finder->AddFolder(
+          commit, {.repo = name, .revision = commit.filename().string(), .place = "Hugging Face"});
+    }
+  }
+}
+
+// manifests/HOST/NAMESPACE/NAME/TAG names a blob, which has no .gguf in its name.
+void FindOfOllama(const fs::path& root, Finder* finder) {
+  for (const fs::path& host : FoldersIn(root / "manifests")) {
+    for (const fs::path& space : FoldersIn(host)) {
+      for (const fs::path& model : FoldersIn(space)) {
+        for (const fs::path& tag : EntriesOf(model)) {
+          std::ifstream in(tag, std::ios::binary);
+          const Json json =
+              Json::parse(std::string(std::istreambuf_iterator<char>(in), {}), nullptr, false);
+          for (const Json& layer : json.is_object() ? json.value("layers", Json()) : Json()) {
+            if (!layer.is_object() || layer.value("mediaType", Json()) != kOllamaModelLayer)
+              continue;
+            const Json digest = layer.value("digest", Json());
+            if (!digest.is_string()) continue;
+            const std::string blob = absl::StrReplaceAll(digest.get<std::string>(), {{":", "-"}});
+            const fs::path path = root / "blobs" / blob;
+            std::error_code error;
+            const auto bytes = fs::file_size(path, error);
+            if (error || absl::StrContains(blob, '/') || !IsGguf(path)) continue;
+            const std::string repo =
+                absl::StrCat(space.filename().string(), "/", model.filename().string());
+            const std::string tag_name = tag.filename().string();
+            const std::string quant = QuantOf(tag_name);
+            finder->Add({.name = OllamaName(repo, tag_name),
+                         .repo = repo,
+                         .revision = tag_name,
+                         .is_ollama = true,
+                         .variant = {.quant = quant,
+                                     .parts = {{.name = tag_name, .bytes = bytes}},
+                                     .bytes = bytes},
+                         .path = path.string(),
+                         .place = "Ollama"});
+          }
+        }
+      }
+    }
+  }
+}
+
+// ORG/REPO/FILE.
+void FindOfLmStudio(const fs::path& root, Finder* finder) {
+  for (const fs::path& org : FoldersIn(root)) {
+    for (const fs::path& repo : FoldersIn(org)) {
+      finder->AddFolder(
+          repo, {.repo = absl::StrCat(org.filename().string(), "/", repo.filename().string()),
+                 .place = "LM Studio"});
+    }
+  }
+}
+
+}  // namespace
+
+ModelFolders ModelFoldersFromEnvironment() {
+  const std::string home = EnvironmentVariable("HOME");
+  std::string cache = EnvironmentVariable("XDG_CACHE_HOME");
+  if (cache.empty() || cache[0] != '/') cache = home.empty() ? "" : home + "/.cache";
+  ModelFolders folders;
+  if (!cache.empty()) {
+    folders.strata = cache + "/strata/models";
+    folders.hugging_face = cache + "/huggingface/hub";
+#ifdef __APPLE__
+    folders.llama_cpp = home + "/Library/Caches/llama.cpp";
+#else
+    folders.llama_cpp = cache + "/llama.cpp";
+#endif
+  }
+  if (!home.empty()) {
+    folders.ollama = home + "/.ollama/models";
+    std::error_code error;
+    folders.lm_studio = home + "/.lmstudio/models";
+    if (!fs::exists(folders.lm_studio, error))
+      folders.lm_studio = home + "/.cache/lm-studio/models";
+  }
+  if (const std::string hf = EnvironmentVariable("HF_HOME"); !hf.empty())
+    folders.hugging_face = hf + "/hub";
+  for (const auto& [variable, folder] : {std::pair("HF_HUB_CACHE", &folders.hugging_face),
+                                         std::pair("OLLAMA_MODELS", &folders.ollama),
+                                         std::pair("LLAMA_CACHE", &folders.llama_cpp)}) {
+    if (std::string value = EnvironmentVariable(variable); !value.empty())
+      *folder = std::move(value);
+  }
+  return folders;
+}
+
+std::vector<LocalModel> FindLocalModels(const ModelFolders& folders) {
+  Finder finder;
+  if (!folders.strata.empty()) FindOfStrata(folders.strata, &finder);
+  if (!folders.hugging_face.empty()) FindOfHuggingFace(folders.hugging_face, &finder);
+  if (!folders.ollama.empty()) FindOfOllama(folders.ollama, &finder);
+  if (!folders.lm_studio.empty()) FindOfLmStudio(folders.lm_studio, &finder);
+  if (!folders.llama_cpp.empty()) finder.AddFolder(folders.llama_cpp, {.place = "llama.cpp"});
+  return finder.Take();
+}
+
+absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
+                                            const ModelSource& source,
+                                            std::optional<uint64_t> bytes_max) {
+  const bool is_ollama = source.kind == ModelSource::Kind::kOllama;
+  std::vector<LocalModel> candidates;
+  std::vector<ModelVariant> variants;
+  for (const LocalModel& model : models) {
+    if (source.kind == ModelSource::Kind::kUrl || model.is_ollama != is_ollama) continue;
+    LocalModel candidate = model;
+    if (model.place == "llama.cpp") {
+      // Its files are ORG_REPO_FILE in one folder.
+      const std::string prefix = absl::StrReplaceAll(source.repo, {{"/", "_"}}) + "_";
+      bool is_of_repo = true;
+      for (HubFile& part : candidate.variant.parts) {
+        is_of_repo = is_of_repo && absl::StartsWith(part.name, prefix);
+        part.name = std::string(absl::StripPrefix(part.name, prefix));
+      }
+      if (!is_of_repo) continue;
+    } else if (!absl::EqualsIgnoreCase(model.repo, source.repo)) {
+      continue;
+    }
+    if (is_ollama ? model.revision != source.tag
+                  : source.revision != "main" && model.revision != source.revision) {
+      continue;
+    }
+    // The same file in two programs' folders.
+    if (absl::c_any_of(variants, [&](const ModelVariant& other) {
+          return other.parts[0].name == candidate.variant.parts[0].name;
+        })) {
+      continue;
+    }
+    variants.push_back(candidate.variant);
+    candidates.push_back(std::move(candidate));
+  }
+  if (variants.empty()) return absl::NotFoundError(absl::StrCat(source.Name(), " is not here"));
+  std::vector<ModelVariant> by_size = variants;
+  absl::c_stable_sort(
+      by_size, [](const ModelVariant& a, const ModelVariant& b) { return a.bytes < b.bytes; });
+  const auto choice = ChooseQuant(by_size, source.quant, source.file, bytes_max);
+  if (!choice.ok()) return absl::NotFoundError(choice.status().message());
+  for (size_t i = 0; i < variants.size(); ++i) {
+    if (variants[i].parts[0].name == choice->variant.parts[0].name) return candidates[i];
+  }
+  return absl::InternalError("a chosen model is not among those found");
+}
+
+}  // namespace strata

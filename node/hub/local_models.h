@@ -1,0 +1,49 @@
+// Models that are on this machine already, wherever a program has put them: Hugging Face's cache,
+// Ollama's blobs, the folders of LM Studio and llama.cpp, and Strata's own. Reads folders and
+// blocks; any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "node/hub/model_source.h"
+#include "node/hub/quant_choice.h"
+
+namespace strata {
+
+// In ModelFolders::strata, where the files of these hubs are: HUB/ORG/REPO/CONTENT/FILE.
+inline constexpr absl::string_view kHuggingFaceFolder = "huggingface.co";
+inline constexpr absl::string_view kOllamaFolder = "registry.ollama.ai";
+
+// Empty: that program has none here.
+struct ModelFolders {
+  std::string strata, hugging_face, ollama, lm_studio, llama_cpp;
+};
+// As the variables say that these programs read: XDG_CACHE_HOME, HF_HUB_CACHE, HF_HOME,
+// OLLAMA_MODELS, LLAMA_CACHE.
+ModelFolders ModelFoldersFromEnvironment();
+
+struct LocalModel {
+  std::string name;      // as a person would name it
+  std::string repo;      // as ModelSource::repo; empty: unknown
+  std::string revision;  // of a repository: its commit; of Ollama's: the tag; empty: unknown
+  bool is_ollama = false;
+  ModelVariant variant;
+  std::string path;   // of its first file
+  std::string place;  // whose folder it is in: "Ollama"
+};
+
+// Only what is whole and begins as a GGUF file does. A file that several folders link to is there
+// once.
+std::vector<LocalModel> FindLocalModels(const ModelFolders& folders);
+
+// The one that `source` means, chosen as ChooseQuant() does. kNotFound: none is here.
+absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
+                                            const ModelSource& source,
+                                            std::optional<uint64_t> bytes_max);
+
+}  // namespace strata

@@ -1,0 +1,137 @@
+// A model by its name, as a person types it: fetched from a hub, loaded by nodes, and found again.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/two_nodes.h"
+#include "tests/node/hub/fake_hub.h"
+#include "tests/support/send_signal.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::FakeHub;
+using ::strata::testing::FakeReply;
+using ::strata::testing::FakeRequest;
+using ::strata::testing::RepositoryOf;
+using ::strata::testing::ServeFile;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kCommit[] = "0123456789abcdef0123456789abcdef01234567";
+
+class Hub : public testing::TwoNodes {
+ protected:
+  Hub() {
+    std::ifstream in(STRATA_DEMO_MODEL, std::ios::binary);
+    model_.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  std::unique_ptr<Program> WithHub(std::vector<std::string> args) {
+    return std::make_unique<Program>(
+        std::move(args),
+        std::vector<std::string>{"HF_ENDPOINT=" + hub_.url(), "XDG_CACHE_HOME=" + cache_,
+                                 "HOME=" + cache_, "HF_TOKEN=hf_secret"});
+  }
+  std::string PathOfModel() const {
+    return absl::StrCat(cache_, "/strata/models/huggingface.co/org/tales/", kCommit,
+                        "/tales-F16.gguf");
+  }
+
+  const std::string cache_ = testing::MakeTestFolder();
+  std::string model_;
+  bool is_slow_ = false;
+  const FakeHub hub_{[this](const FakeRequest& request) {
+    if (absl::StartsWith(request.path, "/api/models/org/tales/")) {
+      return RepositoryOf("org/tales", kCommit, "tales-F16.gguf", model_);
+    }
+    if (absl::StartsWith(request.path, "/org/tales/resolve/")) {
+      FakeReply reply = ServeFile(request, model_);
+      if (is_slow_) reply.each_64_kib = absl::Milliseconds(50);
+      return reply;
+    }
+    return FakeReply{.status = 404, .headers = {{"X-Error-Code", "RepoNotFound"}}};
+  }};
+};
+
+TEST_F(Hub, RunFetchesTheModelThatIsNamed) {
+  const auto run = WithHub({"run", "hf:org/tales", "The old captain", "--max-tokens", "8",
+                            "--temperature", "0", "--json", "--node", addresses_[0]});
+  ASSERT_EQ(run->ExitStatus(), 0) << run->err();
+  const Json of_file = Run(0, {"run", STRATA_DEMO_MODEL, "The old captain", "--max-tokens", "8",
+                               "--temperature", "0", "--json"});
+  EXPECT_EQ(Json::parse(run->out())["text"], of_file["text"]);
+
+  // It is here now: nobody outside is asked.
+  const size_t before = hub_.requests().size();
+  const auto load = WithHub({"load", "org/tales", "--json", "--node", addresses_[1]});
+  ASSERT_EQ(load->ExitStatus(), 0) << load->err();
+  const auto plan = WithHub({"plan", "org/tales:f16", "--node", addresses_[0]});
+  EXPECT_EQ(plan->ExitStatus(), 0) << plan->err();
+  EXPECT_EQ(hub_.requests().size(), before);
+
+  const auto models = WithHub({"models", "--json", "--node", addresses_[0]});
+  ASSERT_EQ(models->ExitStatus(), 0) << models->err();
+  const Json list = Json::parse(models->out())["models"];
+  ASSERT_EQ(list.size(), 1) << list;
+  EXPECT_EQ(list[0]["name"], "hf:org/tales:F16");
+  EXPECT_EQ(list[0]["path"], PathOfModel());
+  EXPECT_EQ(list[0]["quant"], "F16");
+  EXPECT_EQ(list[0]["bytes"], model_.size());
+  EXPECT_EQ(list[0]["loaded"], true);
+}
+
+TEST_F(Hub, PullPrintsThePathAlone) {
+  const auto pull = WithHub({"pull", "hf:org/tales"});
+  ASSERT_EQ(pull->ExitStatus(), 0) << pull->err();
+  EXPECT_EQ(pull->out(), PathOfModel());
+  const auto again = WithHub({"pull", "hf:org/tales", "--json", "--offline"});
+  ASSERT_EQ(again->ExitStatus(), 0) << again->err();
+  const Json json = Json::parse(again->out());
+  EXPECT_EQ(json["path"], PathOfModel());
+  EXPECT_EQ(json["was_here"], true);
+  EXPECT_EQ(json["quant"], "F16");
+}
+
+TEST_F(Hub, AnInterruptKeepsWhatCame) {
+  is_slow_ = true;
+  const auto pull = WithHub({"pull", "hf:org/tales"});
+  ASSERT_TRUE(pull->Says(" MiB of "));
+  testing::SendSignal((*pull)->pid(), SIGINT);
+  EXPECT_EQ(pull->ExitStatus(), 130);
+  EXPECT_THAT(pull->err(), HasSubstr("what came is kept"));
+  EXPECT_FALSE(std::filesystem::exists(PathOfModel()));
+  is_slow_ = false;
+  const uint64_t before = hub_.body_bytes();
+  const auto again = WithHub({"pull", "hf:org/tales"});
+  ASSERT_EQ(again->ExitStatus(), 0) << again->err();
+  EXPECT_LE(hub_.body_bytes() - before, model_.size() * 19 / 20);
+}
+
+TEST_F(Hub, ErrorsAreOneLineAndSayWhatToDo) {
+  const auto unknown = WithHub({"run", "hf:org/none", "x", "--node", addresses_[0]});
+  EXPECT_EQ(unknown->ExitStatus(), 3);
+  EXPECT_THAT(unknown->err(), HasSubstr("hf:org/none: there is no such repository"));
+  const auto quant = WithHub({"load", "hf:org/tales:Q4_K_M", "--node", addresses_[0]});
+  EXPECT_EQ(quant->ExitStatus(), 3);
+  EXPECT_THAT(quant->err(), HasSubstr("there is no Q4_K_M; there are F16"));
+  const auto path = WithHub({"plan", "moldes/tales", "--node", addresses_[0]});
+  EXPECT_EQ(path->ExitStatus(), 3);
+  EXPECT_THAT(path->err(), HasSubstr("moldes/tales: no such file here, and"));
+  for (const char* name : {"hf:../tales", "hf:org/ta les", "hf:org"}) {
+    const auto wrong = WithHub({"pull", name});
+    EXPECT_EQ(wrong->ExitStatus(), 3);
+    EXPECT_EQ(wrong->err_lines().size(), 1) << wrong->err();
+    EXPECT_THAT(wrong->out(), IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace strata
