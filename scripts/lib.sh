@@ -71,7 +71,7 @@ strata_packages() {
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev libnlohmann-json-schema-validator-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
       llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers nginx openssh-client
-      xz-utils busybox-static systemd groff-base zsh fish python3-yaml umoci libavahi-compat-libdnssd-dev lintian rpm ruby" ;;
+      xz-utils busybox-static systemd groff-base zsh fish python3-yaml umoci libavahi-compat-libdnssd-dev debhelper lintian rpm ruby" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
     # NVIDIA's Vulkan driver, which is the host's, needs libraries of X11 and glvnd even without a display.
     *:gpu) names="libggml0-backend-vulkan libxext6 libglvnd0" ;;

@@ -83,6 +83,7 @@ class FileDownload {
   absl::StatusOr<absl::Duration> TimeToWait(const absl::Status& why, int attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WaitAndSay(const absl::Status& why, int attempt) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsOther(const WebAnswer& begun) const;  // of another content than the probe
   bool Stopped() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<MissingRange> Missing() ABSL_LOCKS_EXCLUDED(mu_);
   void SayNotes() ABSL_LOCKS_EXCLUDED(mu_);
@@ -100,6 +101,10 @@ class FileDownload {
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);  // for the calling thread to say
 };
+
+bool FileDownload::IsOther(const WebAnswer& begun) const {
+  return !probe_.etag.empty() && EtagOf(begun) != probe_.etag;
+}
 
 bool FileDownload::Stopped() {
   if (options_.cancelled()) return true;
@@ -274,7 +279,7 @@ absl::Status FileDownload::FetchPiece(WebGetter* http, size_t index) {
   const auto answer = http->Stream(
       request,
       [&](const WebAnswer& begun) {
-        if (EtagOf(begun) != probe_.etag) return Changed();
+        if (IsOther(begun)) return Changed();
         if (begun.status == 200) {
           return absl::UnavailableError("the server sends the whole file for a part of it");
         }
@@ -387,9 +392,7 @@ absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
   SteadyTime show_at = SteadyTime::Now();
   const auto answer = http->Stream(
       file_.request,
-      [&](const WebAnswer& begun) {
-        return EtagOf(begun) == probe_.etag ? absl::OkStatus() : Changed();
-      },
+      [&](const WebAnswer& begun) { return IsOther(begun) ? Changed() : absl::OkStatus(); },
       [&](absl::string_view bytes) {
         if (probe_.bytes > 0 && at + bytes.size() > probe_.bytes) return Changed();
         if (auto s = part_.Write(at, bytes); !s.ok()) return s;
@@ -432,6 +435,8 @@ absl::Status FileDownload::Run() {
   auto probe = AskServer();
   if (!probe.ok()) return probe.status();
   probe_ = *std::move(probe);
+  // Its hash says what it is, where each of several servers may have an ETag of its own.
+  if (!file_.sha256.empty()) probe_.etag.clear();
   has_begun_ = true;
   if (file_.bytes > 0 && probe_.bytes > 0 && probe_.bytes != file_.bytes) {
     return absl::FailedPreconditionError(absl::StrCat(

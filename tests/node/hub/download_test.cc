@@ -201,6 +201,19 @@ TEST_F(DownloadTest, AFileThatChangesHalfWayIsFetchedAnew) {
   EXPECT_THAT(notes_, Contains(HasSubstr("changed at the server")));
 }
 
+// Servers behind one name, each with an ETag of its own for the same file.
+TEST_F(DownloadTest, AFileWhoseHashIsKnownNeedsNoEtag) {
+  int requests = 0;
+  const FakeHub hub([&](const FakeRequest& request) {
+    return ServeFile(request, content_, absl::StrCat("\"", ++requests, "\""));
+  });
+  DownloadFile file = FileAt(hub);
+  file.sha256 = Sha256Of(content_);
+  ASSERT_THAT(Download(file, options_), IsOk());
+  EXPECT_TRUE(Has(content_));
+  EXPECT_LT(hub.body_bytes(), content_.size() + kMiB) << "nothing was fetched twice";
+}
+
 TEST_F(DownloadTest, AFileThatChangedBetweenRunsIsFetchedAnew) {
   std::string content = content_, etag = "\"1\"";
   const FakeHub hub([&](const FakeRequest& request) {
