@@ -55,7 +55,7 @@ bool IsOverridden(const CLI::Option& option) {
 // As TOML writes it.
 std::string Value(const CLI::Option& option) {
   if (IsFlag(option)) return "true";
-  const std::string value =
+  std::string value =
       option.get_default_str().empty() ? option.get_type_name() : option.get_default_str();
   double number = 0;
   if (absl::SimpleAtod(value, &number)) return value;
@@ -68,7 +68,7 @@ std::string Value(const CLI::Option& option) {
 std::string NodeConfigPath(const std::string& given) {
   if (!given.empty()) return given;
   if (const char* const named = std::getenv("STRATA_CONFIG"); named != nullptr) return named;
-  const std::string own = OwnConfig();
+  std::string own = OwnConfig();
   if (geteuid() != 0 && IsThere(own)) return own;
   return IsThere(kSystemConfig) ? kSystemConfig : "";
 }

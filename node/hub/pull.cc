@@ -101,7 +101,7 @@ absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& o
       absl::StrCat(options.folders.strata, "/", FolderOf(source, *repo), "/");
   uint64_t done_before = 0;
   for (const HubFile& part : variant.parts) {
-    const absl::Status status = Download(
+    absl::Status status = Download(
         {.request = hub.FileRequest(source, *repo, part),
          .path = folder + part.name,
          .bytes = part.bytes,

@@ -27,7 +27,6 @@ using ::strata::testing::RepositoryOf;
 using ::strata::testing::ServeFile;
 using ::strata::testing::Sha256Of;
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
