@@ -17,7 +17,7 @@ class PullProgressTest : public ::testing::Test {
  protected:
   std::string Printed() {
     std::string text(static_cast<size_t>(std::ftell(file_.get())), '\0');
-    std::rewind(file_.get());
+    EXPECT_EQ(std::fseek(file_.get(), 0, SEEK_SET), 0);
     text.resize(std::fread(text.data(), 1, text.size(), file_.get()));
     return text;
   }
