@@ -92,12 +92,13 @@ services() {
   done
 }
 
-# What of a person's is not the installer's own, one a line.
+# What is not the installer's own, one a line: a person's, and the system's where its service is.
 kept() {
   for each in "${XDG_STATE_HOME:-${HOME:-}/.local/state}/strata" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/strata" \
-    "${XDG_CACHE_HOME:-${HOME:-}/.cache}/strata/models" /etc/strata /var/lib/private/strata /var/lib/strata; do
-    if [ -e "$each" ] && [ -w "$(dirname "$each")" ]; then echo "$each"; fi
+    "${XDG_CACHE_HOME:-${HOME:-}/.cache}/strata/models"; do
+    if [ -e "$each" ]; then echo "$each"; fi
   done
+  case $(services) in *--system*) ls -d /etc/strata /var/lib/private/strata /var/lib/strata 2>/dev/null || true ;; esac
 }
 
 # point VERSION'S-PROGRAM: the link leads there, from one moment to the next.
@@ -123,7 +124,8 @@ uninstall() {
   [ -w "$folder" ] || die "cannot write to $folder: run this as who installed it"
   say "this removes $folder, and what leads there from $links and ${links%/*}/share"
   services | while read -r which; do say "the service is stopped and removed ($which)"; done
-  kept | while read -r each; do
+  others=$(kept)
+  echo "$others" | sed '/^$/d' | while read -r each; do
     if [ -n "$purge" ]; then say "$each is removed"; else say "$each stays (--purge removes it)"; fi
   done
   if [ -z "$yes" ]; then
@@ -147,7 +149,7 @@ uninstall() {
   done
   case $(readlink "$links/strata" || true) in "$folder"/*) rm -f "$links/strata" ;; esac
   if [ -n "$purge" ]; then
-    kept | while read -r each; do rm -rf "$each"; done
+    echo "$others" | sed '/^$/d' | while read -r each; do rm -rf "$each"; done
   fi
   rm -rf "${folder:?}"
   say "removed"
