@@ -75,11 +75,11 @@ id=$(cat "$root/var/lib/private/strata/.local/state/strata/node_id")
 on kill -KILL "$pid"
 expect "killed, it comes back" wait_for was_restarted 1
 mkdir -p "$root/etc/systemd/system/strata.service.d"
-printf '[Service]\nWatchdogSec=2\n' >"$root/etc/systemd/system/strata.service.d/watchdog.conf"
+printf '[Service]\nWatchdogSec=6\n' >"$root/etc/systemd/system/strata.service.d/watchdog.conf"
 run systemctl daemon-reload
 run systemctl restart strata.service
 expect "it tells the watchdog that it lives" wait_for runs
-sleep 5
+sleep 8
 expect "as long as it does" was_restarted 0
 on kill -STOP "$(shown MainPID)"
 expect "hung, it comes back" wait_for was_restarted 1
