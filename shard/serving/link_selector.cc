@@ -217,7 +217,13 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSelector::DialUcx(const DialOptions& o
   }
   const absl::StatusOr<wire::OfferLinkResponse> offer = RequestOffer(options.address);
   if (!offer.ok()) return offer.status();
-  auto link = DialOffered(*offer, options.address, options.hello, receiver);
+  // Until the link is open, Dial() handles its failures.
+  const auto is_open = std::make_shared<std::atomic<bool>>(false);  // with the link's own thread
+  auto link = DialOffered(*offer, options.hello, receiver,
+                          [this, address = options.address, is_open](const absl::Status& why) {
+                            if (*is_open) Avoid(address, why);
+                          });
+  *is_open = link.ok();
   *failed = !link.ok();
   return link;
 }
@@ -227,7 +233,8 @@ absl::StatusOr<LinkSelector::LinkChoice> LinkSelector::MeasureLinks(const std::s
   if (!offer.ok()) return offer.status();
   LinkChoice choice;
   const absl::StatusOr<absl::Duration> ucx = TimeOver([&](Link::Receiver* receiver) {
-    return DialOffered(*offer, address, ProbeHello(), receiver);
+    // What breaks while it is measured fails the measurement; behind that it is closed.
+    return DialOffered(*offer, ProbeHello(), receiver, [](const absl::Status&) {});
   });
   choice.times.ucx = ucx.value_or(absl::ZeroDuration());
   if (choice.times.ucx > kUcxTripMax) {
@@ -280,8 +287,8 @@ absl::StatusOr<wire::OfferLinkResponse> LinkSelector::RequestOffer(const std::st
 }
 
 absl::StatusOr<std::unique_ptr<Link>> LinkSelector::DialOffered(
-    const wire::OfferLinkResponse& offer, const std::string& address, wire::Hello hello,
-    Link::Receiver* receiver) {
+    const wire::OfferLinkResponse& offer, wire::Hello hello, Link::Receiver* receiver,
+    std::function<void(const absl::Status& why)> on_break) {
   const absl::StatusOr<UcxLinks*> links = LinksOn(offer.from_host());
   if (!links.ok()) return links.status();
   UcxDialOptions dial;
@@ -289,14 +296,8 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSelector::DialOffered(
   dial.hello = std::move(hello);
   dial.allow_mixed_versions = options_.allow_mixed_versions;
   dial.timeout_ms = options_.ucx_dial_ms;
-  // Until the link is open, Dial() handles its failures.
-  const auto is_open = std::make_shared<std::atomic<bool>>(false);  // with the link's own thread
-  dial.on_break = [this, address, is_open](const absl::Status& why) {
-    if (*is_open) Avoid(address, why);
-  };
-  auto link = (*links)->Dial(std::move(dial), receiver);
-  *is_open = link.ok();
-  return link;
+  dial.on_break = std::move(on_break);
+  return (*links)->Dial(std::move(dial), receiver);
 }
 
 // --- measurements and failures
@@ -319,7 +320,7 @@ LinkSelector::LinkChoice LinkSelector::StoreMeasurement(const std::string& addre
   LinkChoice& choice = ChoiceFor(address);
   choice.measured = measured.measured;
   choice.times = measured.times;
-  return choice;  // with a failure, if the measured link has broken since
+  return choice;  // with a failure, if another link has broken since
 }
 
 void LinkSelector::Avoid(const std::string& address, const absl::Status& why) {

@@ -97,9 +97,10 @@ class LinkSelector {
   // An error says why UCX is not used; `failed`: UCX was tried.
   absl::StatusOr<std::unique_ptr<Link>> DialUcx(const DialOptions& options,
                                                 Link::Receiver* receiver, bool* failed);
-  absl::StatusOr<std::unique_ptr<Link>> DialOffered(const wire::OfferLinkResponse& offer,
-                                                    const std::string& address, wire::Hello hello,
-                                                    Link::Receiver* receiver);
+  // `on_break` as UcxDialOptions has it.
+  absl::StatusOr<std::unique_ptr<Link>> DialOffered(
+      const wire::OfferLinkResponse& offer, wire::Hello hello, Link::Receiver* receiver,
+      std::function<void(const absl::Status& why)> on_break);
   absl::StatusOr<LinkChoice> MeasureLinks(const std::string& address);
   // Requests a ticket, and checks that this side may use it.
   absl::StatusOr<wire::OfferLinkResponse> RequestOffer(const std::string& address);
