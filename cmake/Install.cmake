@@ -1,4 +1,4 @@
-# What a package of a distribution has, relative to its prefix.
+# The files that a distribution's package has, relative to its prefix.
 
 install(TARGETS strata DESTINATION bin)
 install(FILES models/strata-demo.gguf DESTINATION share/strata)

@@ -5,7 +5,7 @@
 # place of an older one, which stays beside it as long as programs run it. Needs curl or wget, tar, xz, and
 # ssh-keygen of OpenSSH 8.2 or later, which checks the signature.
 #
-# What it installs has a copy of this script, which knows where that came from; `strata self-update` and `strata uninstall`
+# A copy of this script stays beside the versions, and knows where they came from; `strata self-update` and `strata uninstall`
 # start it: install.sh --update           the newest version
 #           install.sh --check            whether there is a newer one; installs nothing
 #           install.sh --uninstall [--purge] [--yes]  removes all that it made; --purge: keys, ids and models, too
@@ -92,7 +92,7 @@ services() {
   done
 }
 
-# What is not the installer's own, one a line: a person's, and the system's where its service is.
+# Folders that are not the installer's own, one a line: a person's, and the system's where its service is.
 kept() {
   for each in "${XDG_STATE_HOME:-${HOME:-}/.local/state}/strata" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/strata" \
     "${XDG_CACHE_HOME:-${HOME:-}/.cache}/strata/models"; do

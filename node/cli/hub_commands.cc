@@ -20,6 +20,7 @@
 #include "node/base/standard_output.h"
 #include "node/client/coordinator_client.h"
 #include "node/client/model_session.h"
+#include "node/hub/environment.h"
 #include "node/hub/pull_progress.h"
 #include "node/status/status_source.h"
 #include "transport/base/printable_text.h"
@@ -34,8 +35,8 @@ std::string Dump(const nlohmann::json& json) {
 
 // Set to anything but 0, as Hugging Face's own programs read it.
 bool IsOfflineByVariable() {
-  const char* value = getenv("HF_HUB_OFFLINE");
-  return value != nullptr && value[0] != '\0' && absl::string_view(value) != "0";
+  const std::string value = EnvironmentVariable("HF_HUB_OFFLINE");
+  return !value.empty() && value != "0";
 }
 
 // The real paths of the models that are loaded; nullopt: no cluster answers.
@@ -53,7 +54,7 @@ std::optional<std::set<std::string>> LoadedPaths(const ClientOptions& options) {
   return paths;
 }
 
-// What a model may have of the memory that is free on the nodes; the rest is for its caches and
+// The part of the nodes' free memory that a model may have; the rest is for its caches and
 // activations. nullopt: nobody knows.
 std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
   const auto status = StatusSource::Connect(options);

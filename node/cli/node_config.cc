@@ -26,11 +26,8 @@ namespace fs = std::filesystem;
 constexpr char kSystemConfig[] = "/etc/strata/node.toml";
 
 std::string OwnConfig() {
-  const char* const config = std::getenv("XDG_CONFIG_HOME");
-  if (config != nullptr && config[0] == '/') return absl::StrCat(config, "/strata/node.toml");
-  const char* const home = std::getenv("HOME");
-  if (home == nullptr || home[0] != '/') return "";
-  return absl::StrCat(home, "/.config/strata/node.toml");
+  const std::string folder = ConfigFolder();
+  return folder.empty() ? "" : folder + "/strata/node.toml";
 }
 
 bool IsThere(const std::string& path) {
@@ -64,6 +61,13 @@ std::string Value(const CLI::Option& option) {
 }
 
 }  // namespace
+
+std::string ConfigFolder() {
+  const char* const config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && config[0] == '/') return config;
+  const char* const home = std::getenv("HOME");
+  return home == nullptr || home[0] != '/' ? "" : absl::StrCat(home, "/.config");
+}
 
 std::string NodeConfigPath(const std::string& given) {
   if (!given.empty()) return given;

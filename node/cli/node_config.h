@@ -23,6 +23,9 @@ struct ConfigOptions {
   std::string file;  // empty: the one that a node reads
 };
 
+// ${XDG_CONFIG_HOME:-~/.config}; empty: neither is an absolute path.
+std::string ConfigFolder();
+
 // The file that a node reads: `given`, the value of --config; else that of STRATA_CONFIG; else
 // ${XDG_CONFIG_HOME:-~/.config}/strata/node.toml, but not root's; else /etc/strata/node.toml.
 // Empty: none, as the last two need not be there.

@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "node/cli/node_config.h"
 #include "node/cli/service_file.h"
 #include "transport/base/own_program.h"
 #include "transport/security/private_file.h"
@@ -78,21 +79,17 @@ absl::StatusOr<std::string> LastingProgram() {
   return own.string();
 }
 
-absl::StatusOr<fs::path> Home() {
-  const char* const home = std::getenv("HOME");
-  if (home == nullptr || home[0] != '/') {
-    return absl::FailedPreconditionError("HOME is not set: it says where services are kept");
-  }
-  return fs::path(home);
+absl::Status NoHome() {
+  return absl::FailedPreconditionError("HOME is not set: it says where services are kept");
 }
 
 #ifdef __APPLE__
 
 absl::StatusOr<fs::path> FileOf(const ServiceOptions& options) {
   if (options.is_system) return fs::path("/Library/LaunchDaemons/strata.node.plist");
-  absl::StatusOr<fs::path> home = Home();
-  if (!home.ok()) return home.status();
-  return *home / "Library/LaunchAgents/strata.node.plist";
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || home[0] != '/') return NoHome();
+  return fs::path(home) / "Library/LaunchAgents/strata.node.plist";
 }
 
 std::string Domain(const ServiceOptions& options) {
@@ -106,13 +103,9 @@ std::string Target(const ServiceOptions& options) {
 
 absl::StatusOr<fs::path> FileOf(const ServiceOptions& options) {
   if (options.is_system) return fs::path("/etc/systemd/system/strata.service");
-  const char* const config = std::getenv("XDG_CONFIG_HOME");
-  if (config != nullptr && config[0] == '/') {
-    return fs::path(config) / "systemd/user/strata.service";
-  }
-  absl::StatusOr<fs::path> home = Home();
-  if (!home.ok()) return home.status();
-  return *home / ".config/systemd/user/strata.service";
+  const std::string folder = ConfigFolder();
+  if (folder.empty()) return NoHome();
+  return fs::path(folder) / "systemd/user/strata.service";
 }
 
 // systemctl of the manager that is meant.

@@ -247,7 +247,7 @@ void CheckDevices(const NodeFacts& node, std::vector<Check>* checks) {
   checks->push_back(std::move(check));
 }
 
-// What the node says itself: models that it cannot serve, a machine that is short of memory.
+// The node's own complaints: models that it cannot serve, a machine that is short of memory.
 void CheckProblems(const NodeFacts& node, std::vector<Check>* checks) {
   for (const std::string& problem : node.info.problems()) {
     checks->push_back({.id = "problem",

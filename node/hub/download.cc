@@ -32,7 +32,7 @@ constexpr uint64_t kSplitBytesMin = 4 << 20;  // less is not worth a connection 
 constexpr uint64_t kDiskReserveBytes = 64 << 20;
 constexpr absl::Duration kShowEvery = absl::Milliseconds(200), kSaveEvery = absl::Seconds(5);
 
-// What the server says of a file before any of it is kept.
+// The server's words about a file before any of it is kept.
 struct Probe {
   bool has_ranges = false;
   uint64_t bytes = 0;      // 0: unknown

@@ -9,12 +9,13 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "coordinator/request/request_status.h"
+#include "node/hub/environment.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
 
@@ -25,7 +26,6 @@ constexpr long kConnectTimeS = 20, kSilenceS = 30, kRedirectsMax = 10;
 constexpr size_t kErrorBytesMax = 64 * 1024;
 constexpr absl::Duration kWaitMax = absl::Minutes(10), kBackOffMax = absl::Seconds(30);
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(100);
-constexpr absl::string_view kRetryAfter = "strata/retry-after";
 
 // Where distributions have them: Debian, Fedora, SUSE, Alpine and macOS, others.
 constexpr const char* kCertificateFiles[] = {"/etc/ssl/certs/ca-certificates.crt",
@@ -33,7 +33,7 @@ constexpr const char* kCertificateFiles[] = {"/etc/ssl/certs/ca-certificates.crt
                                              "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
                                              "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"};
 
-// What the callbacks of one request share.
+// The callbacks of one request share this.
 struct Transfer {
   CURL* curl = nullptr;
   const std::function<bool()>& cancelled;
@@ -130,16 +130,14 @@ std::string WebAnswer::Header(const std::string& name) const {
 }
 
 absl::Status WithRetryAfter(absl::Status status, const WebAnswer& answer) {
-  const std::string seconds = answer.Header("retry-after");
-  if (!seconds.empty()) status.SetPayload(kRetryAfter, absl::Cord(seconds));
-  return status;
+  uint32_t seconds = 0;
+  if (!absl::SimpleAtoi(answer.Header("retry-after"), &seconds)) return status;
+  return WithRetryAfterMs(std::move(status), int64_t{seconds} * 1'000);
 }
 
 absl::Duration BackOff(absl::Duration first, int attempt, const absl::Status& why) {
-  uint32_t seconds = 0;
-  if (const auto asked = why.GetPayload(kRetryAfter);
-      asked.has_value() && absl::SimpleAtoi(std::string(*asked), &seconds)) {
-    return std::min(absl::Seconds(seconds), kWaitMax);
+  if (const auto asked_ms = RetryAfterMs(why)) {
+    return std::min(absl::Milliseconds(*asked_ms), kWaitMax);
   }
   return std::min(first * (1 << std::min(attempt - 1, 6)), kBackOffMax);
 }
@@ -169,8 +167,7 @@ std::optional<ContentRange> ParseContentRange(absl::string_view value) {
 
 std::string CertificatesFile() {
   for (const char* variable : {"SSL_CERT_FILE", "CURL_CA_BUNDLE"}) {
-    const char* file = getenv(variable);
-    if (file != nullptr && file[0] != '\0') return file;
+    if (std::string file = EnvironmentVariable(variable); !file.empty()) return file;
   }
   for (const char* file : kCertificateFiles) {
     if (access(file, R_OK) == 0) return file;

@@ -44,7 +44,8 @@ struct ContentRange {
 };
 std::optional<ContentRange> ParseContentRange(absl::string_view value);
 
-// `status` with the time that the answer's Retry-After asks to wait, if it has one.
+// `status` with the seconds of the answer's Retry-After as RetryAfterMs() has them, if there are
+// any.
 absl::Status WithRetryAfter(absl::Status status, const WebAnswer& answer);
 // How long to wait after the attempt number `attempt`, from 1 on, that ended with `why`.
 absl::Duration BackOff(absl::Duration first, int attempt, const absl::Status& why);

@@ -1,4 +1,4 @@
-// What the model hubs say of a model: Hugging Face's API and Ollama's registry. Blocks; one thread.
+// Asks the model hubs about a model: Hugging Face's API and Ollama's registry. Blocks; one thread.
 #pragma once
 
 #include <functional>

@@ -35,7 +35,7 @@ bool IsGguf(const fs::path& path) {
   return file && magic == kGgufMagic;
 }
 
-// What is in a folder, by name; empty where it cannot be read.
+// The entries of a folder, by name; empty where it cannot be read.
 std::vector<fs::path> EntriesOf(const fs::path& folder) {
   std::vector<fs::path> entries;
   std::error_code error;

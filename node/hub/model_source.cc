@@ -87,7 +87,7 @@ absl::StatusOr<ModelSource> ParseRepo(absl::string_view name, absl::string_view 
   return source;
 }
 
-// What follows https://huggingface.co/.
+// The part of an address behind https://huggingface.co/.
 absl::StatusOr<ModelSource> ParseHubPage(absl::string_view name, absl::string_view page) {
   page = page.substr(0, page.find_first_of("?#"));
   page = absl::StripSuffix(page, "/");

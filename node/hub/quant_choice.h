@@ -1,5 +1,5 @@
-// Which of a repository's GGUF files a model is: its quants, files in several parts, and the choice
-// among them. Pure; any thread.
+// Chooses a model among a repository's GGUF files: its quants, files in several parts, and the
+// choice among them. Pure; any thread.
 #pragma once
 
 #include <cstdint>

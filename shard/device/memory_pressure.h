@@ -23,7 +23,7 @@ MemoryPressure ReadMemoryPressure(const std::string& root = "");
 // Of Linux's two lines; kNone where they are none.
 MemoryPressure ParsePressure(absl::string_view text);
 
-// What such a machine offers of the bytes that are free: all, half, or nothing.
+// The part that such a machine offers of the bytes that are free: all, half, or nothing.
 uint64_t OfferedBytes(uint64_t free_bytes, MemoryPressure pressure);
 
 // For people, with advice; empty for kNone.

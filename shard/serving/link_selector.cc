@@ -233,7 +233,7 @@ absl::StatusOr<LinkSelector::LinkChoice> LinkSelector::MeasureLinks(const std::s
   if (!offer.ok()) return offer.status();
   LinkChoice choice;
   const absl::StatusOr<absl::Duration> ucx = TimeOver([&](Link::Receiver* receiver) {
-    // What breaks while it is measured fails the measurement; behind that it is closed.
+    // A link that breaks while it is measured fails the measurement; behind that it is closed.
     return DialOffered(*offer, ProbeHello(), receiver, [](const absl::Status&) {});
   });
   choice.times.ucx = ucx.value_or(absl::ZeroDuration());

@@ -210,7 +210,7 @@ expect "and runs there" test "$("$work/my home/.local/bin/strata")" == "strata 0
 expect "it installs in a folder named from here" test "$("$work/relative/bin/strata")" == "strata 0.11.0"
 expect "an address that is none" ! "$scripts/package" sign --key "$work/key" --folder "$www" --url "x';id;'" 2>"$work/err"
 
-# What is installed updates and removes itself.
+# An installed version updates and removes itself.
 own() { env PATH="$work/fakes:$PATH" HOME="$work/home" XDG_CONFIG_HOME= "$@" >"$work/out" 2>"$work/err" </dev/null; }
 script=$work/prefix/share/strata/install.sh
 unit=$work/home/.config/systemd/user/strata.service

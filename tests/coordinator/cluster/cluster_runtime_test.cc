@@ -153,7 +153,7 @@ class FakeMdns final : public Discovery {
   Listener* const listener_;
 };
 
-// What names resolve to. A look-up takes 10 ms.
+// The addresses of names. A look-up takes 10 ms.
 std::map<std::string, HostAddresses>& Names() {
   static auto* const names = new std::map<std::string, HostAddresses>;
   return *names;
