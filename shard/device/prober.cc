@@ -140,7 +140,7 @@ std::optional<Prober::Weights> Prober::MakeWeights(ggml_type type, Use use) cons
   const std::vector<uint8_t> bytes = PackedRows(type, columns_, dense ? rows_ : kExpertRows);
   uint64_t bytes_max =
       dense ? options_.working_set_bytes : std::min(options_.working_set_bytes, kExpertBytesMax);
-  if (dense && options_.large_matrices) bytes_max = std::max(bytes_max, 2 * bytes.size());
+  if (dense && options_.large_matrices) bytes_max = std::max<uint64_t>(bytes_max, 2 * bytes.size());
   if (bytes.size() > bytes_max) return std::nullopt;
   Weights weights;
   weights.bytes_each = bytes.size();

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -364,7 +365,10 @@ class Checker {
   struct ParseState {
     Stack stack;
     bool looped = false;  // it has reached the target rule
-    auto operator<=>(const ParseState&) const = default;
+    // Not <=>: libc++ of macOS 13 has none for vectors.
+    bool operator<(const ParseState& other) const {
+      return std::tie(stack, looped) < std::tie(other.stack, other.looped);
+    }
   };
   const Symbol& At(const Place& place) const {
     return rules_[place.rule].alternatives[place.alternative][place.at];

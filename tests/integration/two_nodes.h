@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/http_client.h"
+#include "tests/support/measured_speeds.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
 
@@ -23,6 +24,9 @@ class TwoNodes : public ::testing::Test {
  protected:
   using Json = nlohmann::json;
 
+  ~TwoNodes() override {
+    for (const std::string& folder : folders_) KeepMeasuredSpeeds(STRATA_PROGRAM, folder);
+  }
   void SetUp() override {
     for (size_t node : {0, 1}) {
       folders_.push_back(MakeTestFolder());
@@ -149,6 +153,7 @@ class TwoNodes : public ::testing::Test {
     std::vector<std::string> args = {"node",   "--listen",   "127.0.0.1:0", "--no-mdns",
                                      "--name", kNames[node], "--threads",   "1",
                                      "--http", "0",          "--data-dir",  folders_[node]};
+    UseMeasuredSpeeds(STRATA_PROGRAM, folders_[node]);
     for (std::string& arg : NodeArgsOf(node)) args.push_back(std::move(arg));
     if (!peer.empty()) args.insert(args.end(), {"--peer", peer});
     nodes_[node] = std::make_unique<Program>(std::move(args));

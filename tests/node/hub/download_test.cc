@@ -51,8 +51,11 @@ class DownloadTest : public ::testing::Test {
   }
   // A failure need not show megabytes.
   bool Has(const std::string& content) const {
+    std::string bytes(content.size() + 1, '\0');
     std::ifstream in(path_, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {}) == content;
+    in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    bytes.resize(static_cast<size_t>(in.gcount()));
+    return bytes == content;
   }
   std::set<std::string> Files() const {
     std::set<std::string> files;

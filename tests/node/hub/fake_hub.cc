@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <utility>
 
@@ -196,10 +197,13 @@ FakeReply RepositoryOf(const std::string& repo, const std::string& commit, const
 
 std::string FakeModel(size_t bytes, uint32_t seed) {
   std::mt19937 random(seed);
+  std::string block;
+  while (block.size() < 4096) block += static_cast<char>(random());
   std::string content = "GGUF";
-  while (content.size() < bytes) {
-    const uint32_t value = static_cast<uint32_t>(random());
-    content.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  content.reserve(bytes + block.size());
+  for (uint32_t i = 0; content.size() < bytes; ++i) {  // no two blocks are equal
+    std::memcpy(block.data(), &i, sizeof(i));
+    content += block;
   }
   content.resize(bytes);
   return content;
