@@ -46,4 +46,14 @@ absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
                                             const ModelSource& source,
                                             std::optional<uint64_t> bytes_max);
 
+// The one that `name` means as people type it: its path, its name, or a name of a hub or of the
+// catalogue that ChooseLocalModel() finds it by. kNotFound: none is here; kInvalidArgument: several
+// have that name, which are listed, or errors of ParseModelSource().
+absl::StatusOr<LocalModel> FindLocalModel(absl::Span<const LocalModel> models,
+                                          absl::string_view name);
+
+// The longest context that the model was made for, by its file's header; 0: unknown. Reads a few
+// MB.
+uint64_t ContextOf(const std::string& path);
+
 }  // namespace strata

@@ -69,6 +69,30 @@ TEST_F(LocalModelsTest, FindsThoseOfEachProgram) {
   EXPECT_THAT(Choose("hf:org/fourth"), IsOkAndHolds(path(own)));
 }
 
+TEST_F(LocalModelsTest, IsFoundByItsPathItsNameOrItsShortName) {
+  const std::string qwen = Write("hf/models--Qwen--Qwen3-8B-GGUF/snapshots/c0/m-Q8_0.gguf");
+  const std::string tales = Write("llama/tales.gguf");
+  const auto find = [&](const std::string& name) { return FindLocalModel(Find(), name); };
+  const auto path = [](const std::string& text) { return Field(&LocalModel::path, text); };
+  EXPECT_THAT(find(tales), IsOkAndHolds(path(tales)));
+  EXPECT_THAT(find("Tales"), IsOkAndHolds(path(tales)));
+  for (const char* name :
+       {"qwen3-8b", "Qwen3-8B:Q8_0", "hf:qwen/qwen3-8b-gguf:q8_0", "Qwen/Qwen3-8B-GGUF"}) {
+    EXPECT_THAT(find(name), IsOkAndHolds(path(qwen))) << name;
+  }
+  EXPECT_THAT(find("qwen3-8b:Q4_0"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(find("tale"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(find(std::string(10'000, 'a')), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(find("hf:../x"), StatusIs(absl::StatusCode::kInvalidArgument));
+  // Of the same size it is the same; else nobody knows which is meant.
+  Write("strata/x.org/tales.gguf");
+  EXPECT_TRUE(find("tales").ok());
+  const std::string larger = Write("strata/y.org/tales.gguf", "GGUF another");
+  EXPECT_THAT(find("tales"),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(larger)));
+  EXPECT_THAT(find(larger), IsOkAndHolds(path(larger)));
+}
+
 TEST_F(LocalModelsTest, WhatIsNotMeantIsNotHere) {
   Write("strata/huggingface.co/org/repo/c0ffee/m-Q4_0.gguf");
   for (const char* name :
