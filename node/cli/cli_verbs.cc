@@ -405,6 +405,11 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                    "a secret that Kubernetes mounts")
       ->excludes("--open")
       ->type_name("FILE");
+  verb->add_option("--models", options->models,
+                   "A folder with GGUF files that the cluster may load, besides those of Hugging "
+                   "Face, Ollama, LM Studio and llama.cpp; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
   verb->add_option("--cache-dir", options->cache_dir,
                    "Where weights from other nodes are stored (default: in the data dir)")
       ->type_name("DIR");

@@ -105,7 +105,9 @@ class Finder {
   void Add(const LocalModel& model) {
     std::error_code error;
     const fs::path real = fs::canonical(model.path, error);
-    if (!error && seen_.insert(real.string()).second) found_.push_back(model);
+    if (error || !seen_.insert(real.string()).second) return;
+    found_.push_back(model);
+    found_.back().path = fs::absolute(model.path, error).string();
   }
   std::vector<LocalModel> Take() { return std::move(found_); }
 
@@ -246,6 +248,7 @@ std::vector<LocalModel> FindLocalModels(const ModelFolders& folders) {
   if (!folders.ollama.empty()) FindOfOllama(folders.ollama, &finder);
   if (!folders.lm_studio.empty()) FindOfLmStudio(folders.lm_studio, &finder);
   if (!folders.llama_cpp.empty()) finder.AddFolder(folders.llama_cpp, {.place = "llama.cpp"});
+  for (const std::string& folder : folders.others) finder.AddFolder(folder, {.place = folder});
   return finder.Take();
 }
 

@@ -22,6 +22,7 @@ inline constexpr absl::string_view kOllamaFolder = "registry.ollama.ai";
 // Empty: that program has none here.
 struct ModelFolders {
   std::string strata, hugging_face, ollama, lm_studio, llama_cpp;
+  std::vector<std::string> others = {};  // that a person names
 };
 // As the variables say that these programs read: XDG_CACHE_HOME, HF_HUB_CACHE, HF_HOME,
 // OLLAMA_MODELS, LLAMA_CACHE.
@@ -33,7 +34,7 @@ struct LocalModel {
   std::string revision;  // of a repository: its commit; of Ollama's: the tag; empty: unknown
   bool is_ollama = false;
   ModelVariant variant;
-  std::string path;   // of its first file
+  std::string path;   // of its first file; absolute
   std::string place;  // whose folder it is in: "Ollama"
 };
 

@@ -41,7 +41,8 @@ class LocalModelsTest : public ::testing::Test {
                                  .hugging_face = root_ + "/hf",
                                  .ollama = root_ + "/ollama",
                                  .lm_studio = root_ + "/lm",
-                                 .llama_cpp = root_ + "/llama"};
+                                 .llama_cpp = root_ + "/llama",
+                                 .others = {root_ + "/mine"}};
 };
 
 TEST_F(LocalModelsTest, FindsThoseOfEachProgram) {
@@ -56,8 +57,9 @@ TEST_F(LocalModelsTest, FindsThoseOfEachProgram) {
   const std::string llama = Write("llama/org_third_m-Q2_K.gguf");
   const std::string own = Write("strata/huggingface.co/org/fourth/c0ffee/m-Q4_0.gguf");
   const auto path = [](const std::string& text) { return Field(&LocalModel::path, text); };
-  EXPECT_THAT(Find(),
-              UnorderedElementsAre(path(link), path(ollama), path(lm), path(llama), path(own)));
+  const std::string other = Write("mine/sub/m.gguf");
+  EXPECT_THAT(Find(), UnorderedElementsAre(path(link), path(ollama), path(lm), path(llama),
+                                           path(own), path(other)));
   EXPECT_THAT(Choose("hf:org/repo"), IsOkAndHolds(path(link)));
   EXPECT_THAT(Choose("hf:Org/Repo:q8_0"), IsOkAndHolds(path(link)));
   EXPECT_THAT(Choose("hf:org/repo/m-Q8_0.gguf"), IsOkAndHolds(path(link)));
