@@ -169,14 +169,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (!limits.ok()) return limits.status();
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
-  std::string hashes_dir, devices_path, doctor_dir, self_tests_path;
+  std::string hashes_dir, devices_path, data_dir, self_tests_path;
   node->id_ = identity.id;
   if (identity.data_dir.has_value()) {
     node->data_dir_.emplace(*std::move(identity.data_dir));
     hashes_dir = identity.folder + "/hashes";
     devices_path = identity.folder + "/devices";
     self_tests_path = identity.folder + "/self_tests";
-    doctor_dir = identity.folder;
+    data_dir = identity.folder;
     if (options.cache_dir.empty()) options.cache_dir = identity.folder + "/weights";
   }
   std::shared_ptr<WeightCache> cache;  // shared by the service, the fetcher and its leases
@@ -263,7 +263,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   node->doctor_ = std::make_unique<DoctorService>(
       loop, node->cluster_.get(),
       DoctorService::Options{.listen_host = ListenHost(listen->host),
-                             .data_dir = doctor_dir,
+                             .data_dir = data_dir,
                              .program = options.measure ? OwnProgram() : ""});
   ModelFolders models = ModelFoldersFromEnvironment();
   models.others = options.models;
@@ -275,7 +275,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   }
   node->service_ = std::make_unique<NodeService>(
       loop, node->host_.get(), node->benchmarks_.get(), node->self_tests_.get(),
-      NodeService::Identity{.id = node->id_, .name = options.name, .models = std::move(models)},
+      NodeService::Identity{
+          .id = node->id_, .name = options.name, .models = std::move(models), .data_dir = data_dir},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
         if (!parsed.ok()) return std::string();

@@ -6,9 +6,11 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <system_error>
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
@@ -84,11 +86,10 @@ absl::Status ChangeAliases(const std::string& data_dir, const Note& note,
 
 absl::StatusOr<Aliases> ReadAliases(const std::string& data_dir) {
   const std::string path = AliasPath(data_dir);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return Aliases();
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) {
-    if (errno == ENOENT) return Aliases();
-    return absl::ErrnoToStatus(errno, path);
-  }
+  if (error || !file.is_open()) return absl::PermissionDeniedError(path + " cannot be read");
   std::string text(kPrivateFileBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad() || file.gcount() > static_cast<std::streamsize>(kPrivateFileBytesMax)) {
@@ -164,14 +165,14 @@ absl::Status RemoveAlias(const std::string& data_dir, const std::string& name, c
   });
 }
 
-std::multimap<std::string, std::string> AliasesByPath(const Aliases& aliases,
-                                                      absl::Span<const LocalModel> models) {
-  std::multimap<std::string, std::string> by_path;
+void SetAliases(const Aliases& aliases, absl::Span<LocalModel> models) {
   for (const auto& [alias, target] : aliases) {
     const auto found = FindLocalModel(models, target);
-    if (found.ok()) by_path.emplace(found->path, alias);
+    if (!found.ok()) continue;
+    const auto model =
+        absl::c_find_if(models, [&](const LocalModel& each) { return each.path == found->path; });
+    model->aliases.push_back(alias);
   }
-  return by_path;
 }
 
 }  // namespace strata

@@ -47,9 +47,8 @@ absl::Status AddAlias(const std::string& data_dir, const std::string& name,
 absl::Status RemoveAlias(const std::string& data_dir, const std::string& name,
                          const std::function<void(const std::string&)>& note);
 
-// The aliases that stand for each of `models`, by the path of its first file: by its path, its
-// name, or a name that ChooseLocalModel() finds it by.
-std::multimap<std::string, std::string> AliasesByPath(const Aliases& aliases,
-                                                      absl::Span<const LocalModel> models);
+// Sets the aliases of each of `models`, in order: those that stand for its path, its name, or a name
+// that FindLocalModel() finds it by.
+void SetAliases(const Aliases& aliases, absl::Span<LocalModel> models);
 
 }  // namespace strata

@@ -36,6 +36,7 @@ struct LocalModel {
   ModelVariant variant;
   std::string path;   // of its first file; absolute
   std::string place;  // whose folder it is in: "Ollama"
+  std::vector<std::string> aliases = {};  // those of SetAliases()
 };
 
 // Only what is whole and begins as a GGUF file does. A file that several folders link to is there

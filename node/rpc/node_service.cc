@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "node/base/machine.h"
+#include "node/hub/aliases.h"
 #include "shard/device/memory_pressure.h"
 #include "transport/base/utf8.h"
 #include "transport/base/version.h"
@@ -53,11 +54,17 @@ NodeService::NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmark
       identity_(std::move(identity)),
       address_of_(std::move(address_of)),
       problems_(std::move(problems)),
-      local_models_(
-          {.thread_name = "local models", .waiting_max = kLocalModelsWaitingMax},
-          [folders = identity_.models]() -> absl::StatusOr<LocalModels> {
-            return std::make_shared<const std::vector<LocalModel>>(FindLocalModels(folders));
-          }) {}
+      local_models_({.thread_name = "local models", .waiting_max = kLocalModelsWaitingMax},
+                    [folders = identity_.models,
+                     data_dir = identity_.data_dir]() -> absl::StatusOr<LocalModels> {
+                      auto models = FindLocalModels(folders);
+                      if (!data_dir.empty()) {
+                        // A damaged file is set aside by the verb that meets it, which says so.
+                        SetAliases(ReadAliases(data_dir).value_or(Aliases()),
+                                   absl::MakeSpan(models));
+                      }
+                      return std::make_shared<const std::vector<LocalModel>>(std::move(models));
+                    }) {}
 
 grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
                                                const wire::GetInfoRequest* request,
@@ -211,6 +218,7 @@ grpc::ServerUnaryReactor* NodeService::ListLocalModels(grpc::CallbackServerConte
       file->set_quant(QuantOf(model.variant.parts[0].name));
       file->set_bytes(model.variant.bytes);
       file->set_place(model.place);
+      for (const std::string& alias : model.aliases) file->add_aliases(alias);
     }
     MakePrintable(response);
     reactor->Finish(grpc::Status::OK);

@@ -28,7 +28,8 @@ class NodeService final : public wire::Node::CallbackService {
   struct Identity {
     std::string id;
     std::string name;
-    ModelFolders models = {};  // where this machine's models are
+    ModelFolders models = {};   // where this machine's models are
+    std::string data_dir = {};  // with their aliases; empty: there are none
   };
   // The address by which this node reaches the node with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;

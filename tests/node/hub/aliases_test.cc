@@ -27,7 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
-using ::testing::UnorderedElementsAre;
 
 class AliasesTest : public ::testing::Test {
  protected:
@@ -139,9 +138,10 @@ TEST_F(AliasesTest, AreFoundByTheModelsThatTheyStandFor) {
                            {"three", "/x/tales.gguf"},
                            {"four", "Tales"},
                            {"five", "hf:org/none"}};
-  EXPECT_THAT(AliasesByPath(aliases, {a, b}),
-              UnorderedElementsAre(Pair(a.path, "one"), Pair(a.path, "two"), Pair(b.path, "three"),
-                                   Pair(b.path, "four")));
+  std::vector<LocalModel> models = {a, b};
+  SetAliases(aliases, absl::MakeSpan(models));
+  EXPECT_THAT(models[0].aliases, ElementsAre("one", "two"));
+  EXPECT_THAT(models[1].aliases, ElementsAre("four", "three"));
 }
 
 }  // namespace
