@@ -92,6 +92,17 @@ class NodeClientImpl final : public NodeClient {
     return Named(stub_->Measure(&context, wire::MeasureRequest(), &response));
   }
 
+  absl::StatusOr<wire::ListLocalModelsResponse> ListLocalModels(int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::ListLocalModelsResponse response;
+    const grpc::Status status =
+        stub_->ListLocalModels(&context, wire::ListLocalModelsRequest(), &response);
+    if (!status.ok()) return Named(status);
+    MakePrintable(&response);
+    return response;
+  }
+
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
                                             Progress progress) override {
     grpc::ClientContext context;  // no deadline: a load takes as long as the disk needs

@@ -45,6 +45,8 @@ class NodeClient {
 
   // Starts to measure devices and links again; GetInfo reports when that is done.
   virtual absl::Status Measure(int64_t timeout_ms) = 0;
+  // The models whose files the node has.
+  virtual absl::StatusOr<wire::ListLocalModelsResponse> ListLocalModels(int64_t timeout_ms) = 0;
 
   // `progress` is called on this thread, several times a second, also without news; false cancels
   // the load.

@@ -14,6 +14,7 @@
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/problem/solve.h"
 #include "coordinator/planner/unit_text.h"
+#include "transport/rpc/status_details.h"
 
 namespace strata {
 namespace {
@@ -232,22 +233,25 @@ absl::Status DoesNotFit(const PlanProblem& problem) {
   }
   if (!disks.empty()) absl::StrAppend(&disks, ": make room there, or see --cache-dir");
   std::string missing;
+  uint64_t missing_bytes = 0;
   if (reached < problem.last_point()) {
+    missing_bytes = problem.StageBytes(reached, problem.last_point());
     const LayerRange rest = {problem.points()[reached], request.costs->n_layer()};
     missing =
         absl::StrCat(LayersText(rest), rest.size() == 1 ? " finds" : " find", " no room: another ",
-                     BytesText(problem.StageBytes(reached, problem.last_point())),
-                     " are needed on one device or several");
+                     BytesText(missing_bytes), " are needed on one device or several");
   }
   std::string cuts;
   if (problem.points().size() == 2 && request.costs->n_layer() > 1) {
     cuts = absl::StrCat(" (", request.rule.architecture, " may not be cut",
                         request.rule.reason.empty() ? "" : ": ", request.rule.reason, ")");
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the model does not fit", cuts, ": it needs ", BytesText(needed), " with caches for ",
-      request.cache.n_seqs, " × ", request.cache.n_ctx, " positions, free are ",
-      BytesText(free_bytes), "; ", missing, ". Free memory, largest first: ", list, disks));
+  return WithShortage(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the model does not fit", cuts, ": it needs ", BytesText(needed), " with caches for ",
+          request.cache.n_seqs, " × ", request.cache.n_ctx, " positions, free are ",
+          BytesText(free_bytes), "; ", missing, ". Free memory, largest first: ", list, disks)),
+      {.needed_bytes = free_bytes + missing_bytes, .free_bytes = free_bytes});
 }
 
 }  // namespace strata

@@ -98,6 +98,9 @@ std::string PlanJson(const ModelFile& model, const PlanRequest& request, const P
        {{"name", model.name()},
         {"id", absl::BytesToHexString(model.id())},
         {"layers", model.n_layer()},
+        {"ctx_max", model.header()
+                        .GetInteger(absl::StrCat(model.architecture(), ".context_length"))
+                        .value_or(0)},
         {"tensor_bytes", model.tensor_bytes()}}},
       {"objective", ObjectiveName(plan.objective)},
       {"by_hand", plan.is_by_hand},

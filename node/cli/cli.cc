@@ -181,7 +181,17 @@ int RunCommandLine(int argc, char** argv) {
   }
   if (app.got_subcommand("models")) {
     StartLogging({});
-    return Finish(RunModels(line.models), /*about_models=*/false);
+    const bool searches = app.get_subcommand("models")->got_subcommand("search");
+    return Finish(searches ? RunModelsSearch(line.models_search) : RunModels(line.models),
+                  /*about_models=*/false);
+  }
+  if (app.got_subcommand("rm")) {
+    StartLogging({});
+    return Finish(RunRemove(line.remove), /*about_models=*/true);
+  }
+  if (app.got_subcommand("alias")) {
+    StartLogging({});
+    return Finish(RunAlias(line.alias), /*about_models=*/true);
   }
   if (app.got_subcommand("probe")) {
     StartLogging({});

@@ -30,4 +30,12 @@ void AddApprove(CLI::App* app, ApproveOptions* options);
 void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options, KeyChangeOptions* change);
 void AddToken(CLI::App* app, TokenOptions* options);
 
+// Those of cli_verbs_models.cc.
+inline constexpr char kOfflineHelp[] =
+    "Fetch nothing: use a model of that name that is here already";
+void AddPull(CLI::App* app, PullVerbOptions* options);
+void AddModels(CLI::App* app, ModelsOptions* options, ModelsSearchOptions* search);
+void AddRemove(CLI::App* app, RemoveOptions* options);
+void AddAlias(CLI::App* app, AliasOptions* options);
+
 }  // namespace strata

@@ -97,27 +97,6 @@ Examples:
 
 Nodes work together where libllama and libggml are the same.)";
 
-constexpr char kPullFooter[] = R"(
-Examples:
-  strata pull hf:org/repo                      the best quant below Q8_0, or Q4_K_M
-  strata pull hf:org/repo:Q5_K_M
-  strata pull hf:org/repo/folder/file.gguf
-  strata pull ollama:llama3.2:1b
-  strata pull https://example.org/model.gguf
-
-Prints the path of the model's file, or of its first one, to stdout. What another program has here
-already (Hugging Face's cache, Ollama, LM Studio, llama.cpp) is used where it is. Files are kept in
-$XDG_CACHE_HOME/strata/models or ~/.cache/strata/models; after an interrupt the next pull goes on
-where the last one ended. HF_TOKEN, or the file that 'hf auth login' writes, is for private and gated
-repositories; HF_ENDPOINT names another hub, https_proxy a proxy.)";
-
-constexpr char kModelsFooter[] = R"(
-Examples:
-  strata models
-  strata models --json
-
-Looks where Strata, Hugging Face's programs, Ollama, LM Studio and llama.cpp keep their files.)";
-
 constexpr char kUnloadFooter[] = R"(
 Examples:
   strata unload
@@ -142,7 +121,6 @@ The text goes to stdout, all else to stderr.)";
 
 constexpr char kMixedHelp[] =
     "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
-constexpr char kOfflineHelp[] = "Fetch nothing: use a model of that name that is here already";
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
 
 // How a text is generated.
@@ -405,6 +383,11 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                    "a secret that Kubernetes mounts")
       ->excludes("--open")
       ->type_name("FILE");
+  verb->add_option("--models", options->models,
+                   "A folder with GGUF files that the cluster may load, besides those of Hugging "
+                   "Face, Ollama, LM Studio and llama.cpp; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
   verb->add_option("--cache-dir", options->cache_dir,
                    "Where weights from other nodes are stored (default: in the data dir)")
       ->type_name("DIR");
@@ -510,23 +493,6 @@ void AddUnload(CLI::App* app, UnloadOptions* options) {
   verb->add_option("model", options->model,
                    "Its name, file or the start of its id (default: the only one)")
       ->type_name("MODEL");
-  AddClient(verb, &options->client);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddPull(CLI::App* app, PullVerbOptions* options) {
-  CLI::App* verb = app->add_subcommand("pull", "Fetch a model by its name");
-  verb->footer(kPullFooter);
-  verb->add_option("model", options->model, "hf:ORG/REPO[:QUANT], ollama:NAME[:TAG], or an address")
-      ->required()
-      ->type_name("NAME");
-  verb->add_flag("--offline", options->offline, kOfflineHelp);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddModels(CLI::App* app, ModelsOptions* options) {
-  CLI::App* verb = app->add_subcommand("models", "List the models that are on this machine");
-  verb->footer(kModelsFooter);
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");
 }
@@ -643,7 +609,9 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddUnload(app, &line->unload);
   AddDrain(app, &line->drain);
   AddPull(app, &line->pull);
-  AddModels(app, &line->models);
+  AddModels(app, &line->models, &line->models_search);
+  AddRemove(app, &line->remove);
+  AddAlias(app, &line->alias);
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
   AddApprove(app, &line->approve);

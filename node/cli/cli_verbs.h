@@ -2,6 +2,7 @@
 #pragma once
 
 #include "node/chat/template_process.h"
+#include "node/cli/alias_command.h"
 #include "node/cli/approve.h"
 #include "node/cli/cluster_nodes.h"
 #include "node/cli/hub_commands.h"
@@ -10,7 +11,9 @@
 #include "node/cli/key_verbs.h"
 #include "node/cli/measure.h"
 #include "node/cli/model_commands.h"
+#include "node/cli/models_command.h"
 #include "node/cli/node_config.h"
+#include "node/cli/remove_command.h"
 #include "node/cli/service_command.h"
 #include "node/cli/token_verbs.h"
 #include "node/cli/version_command.h"
@@ -41,6 +44,9 @@ struct CommandLine {
   DrainOptions drain;
   PullVerbOptions pull;
   ModelsOptions models;
+  ModelsSearchOptions models_search;
+  RemoveOptions remove;
+  AliasOptions alias;
   DemoOptions demo;
   DoctorOptions doctor;
   TokenOptions token;

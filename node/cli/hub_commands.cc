@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,13 +17,13 @@
 #include "node/base/interrupt.h"
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
-#include "node/client/coordinator_client.h"
+#include "node/cli/model_names.h"
 #include "node/client/model_session.h"
+#include "node/hub/catalogue.h"
 #include "node/hub/environment.h"
+#include "node/hub/near_names.h"
 #include "node/hub/pull_progress.h"
 #include "node/status/status_source.h"
-#include "transport/base/printable_text.h"
-#include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
@@ -33,29 +32,14 @@ std::string Dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-// Set to anything but 0, as Hugging Face's own programs read it.
+}  // namespace
+
 bool IsOfflineByVariable() {
+  // Set to anything but 0, as Hugging Face's own programs read it.
   const std::string value = EnvironmentVariable("HF_HUB_OFFLINE");
   return !value.empty() && value != "0";
 }
 
-// The real paths of the models that are loaded; nullopt: no cluster answers.
-std::optional<std::set<std::string>> LoadedPaths(const ClientOptions& options) {
-  const auto client = CoordinatorClient::Connect(options);
-  if (!client.ok()) return std::nullopt;
-  const auto models = (*client)->ListModels();
-  if (!models.ok()) return std::nullopt;
-  std::set<std::string> paths;
-  for (const wire::ModelStatus& model : models->models()) {
-    std::error_code error;
-    const auto real = std::filesystem::canonical(model.source().path(), error);
-    if (!error) paths.insert(real.string());
-  }
-  return paths;
-}
-
-// The part of the nodes' free memory that a model may have; the rest is for its caches and
-// activations. nullopt: nobody knows.
 std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
   const auto status = StatusSource::Connect(options);
   if (!status.ok()) return std::nullopt;
@@ -82,10 +66,8 @@ std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
   return room;
 }
 
-}  // namespace
-
 absl::StatusOr<PulledModel> PullByName(const std::string& name, const PullByNameOptions& by) {
-  const auto source = ParseModelSource(name);
+  const auto source = ParseModelSource(CatalogueSource(name).value_or(name));
   if (!source.ok()) return source.status();
   PullOptions options = {.hub = HubOptionsFromEnvironment(),
                          .folders = ModelFoldersFromEnvironment(),
@@ -116,14 +98,29 @@ absl::StatusOr<PulledModel> PullByName(const std::string& name, const PullByName
 absl::Status RunPull(const PullVerbOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead
   Interrupt interrupt([] {});
-  auto pulled = PullByName(options.model, {.offline = options.offline,
-                                           .cancelled = [&] { return interrupt.requested(); }});
+  const std::string meant = WithoutAlias(options.model, options.data_dir);
+  auto pulled = PullByName(
+      meant, {.offline = options.offline, .cancelled = [&] { return interrupt.requested(); }});
+  if (absl::IsNotFound(pulled.status())) {
+    if (const auto here = FindLocalModel(FindLocalModels(ModelFoldersFromEnvironment()), meant);
+        here.ok()) {
+      pulled = PulledModel{.name = here->name,
+                           .path = here->path,
+                           .quant = QuantOf(here->variant.parts[0].name),
+                           .bytes = here->variant.bytes,
+                           .was_here = true};
+    }
+  }
   if (absl::IsNotFound(pulled.status())) {
     std::error_code error;
-    if (std::filesystem::is_regular_file(options.model, error)) {
+    if (std::filesystem::is_regular_file(meant, error)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(options.model, ": is a file here already: there is nothing to fetch"));
+          absl::StrCat(meant, ": is a file here already: there is nothing to fetch"));
     }
+  }
+  if (absl::IsNotFound(pulled.status())) {
+    return absl::NotFoundError(absl::StrCat(pulled.status().message(),
+                                            NearText(meant, NamesToMean(options.data_dir, {}))));
   }
   if (absl::IsCancelled(pulled.status())) {
     return absl::CancelledError("interrupted; what came is kept: run it again to go on");
@@ -135,41 +132,6 @@ absl::Status RunPull(const PullVerbOptions& options) {
                                             {"bytes", pulled->bytes},
                                             {"was_here", pulled->was_here}})
                                     : pulled->path + "\n");
-}
-
-absl::Status RunModels(const ModelsOptions& options) {
-  const std::vector<LocalModel> models = FindLocalModels(ModelFoldersFromEnvironment());
-  const auto loaded = LoadedPaths(options.client);
-  const auto is_loaded = [&](const LocalModel& model) {
-    std::error_code error;
-    const auto real = std::filesystem::canonical(model.path, error);
-    return loaded.has_value() && !error && loaded->contains(real.string());
-  };
-  if (options.json) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const LocalModel& model : models) {
-      nlohmann::json each = {{"name", model.name},
-                             {"quant", QuantOf(model.variant.parts[0].name)},
-                             {"bytes", model.variant.bytes},
-                             {"path", model.path},
-                             {"place", model.place}};
-      if (loaded.has_value()) each["loaded"] = is_loaded(model);
-      list.push_back(std::move(each));
-    }
-    return WriteToStdout(Dump({{"models", std::move(list)}}));
-  }
-  if (models.empty()) {
-    PrintNote("no models are here yet; strata pull hf:ORG/REPO fetches one");
-    return absl::OkStatus();
-  }
-  std::vector<std::vector<std::string>> rows = {
-      {"NAME", "SIZE", "QUANT", "PLACE", "LOADED", "FILE"}};
-  for (const LocalModel& model : models) {
-    rows.push_back({model.name, BytesString(model.variant.bytes),
-                    QuantOf(model.variant.parts[0].name), model.place,
-                    loaded.has_value() ? is_loaded(model) ? "yes" : "no" : "?", model.path});
-  }
-  return WriteToStdout(TextTable(std::move(rows)).Text());
 }
 
 }  // namespace strata

@@ -1,8 +1,10 @@
-// The verbs about models of this machine and of the hubs: `strata pull` fetches one, `strata
-// models` lists what is here. `plan`, `load` and `run` fetch a model that is named so, too.
+// `strata pull` fetches a model from a hub; `plan`, `load` and `run` fetch one that is named so,
+// too.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,23 +19,25 @@ struct PullByNameOptions {
   std::function<bool()> cancelled;
   const ClientOptions* cluster = nullptr;  // whose free memory a quant is chosen by; null: none
 };
-// The file of the model that `name` means, fetched unless it is here, with notes and progress on
-// stderr. kNotFound: no hub has such names (ParseModelSource()); else errors of Pull().
+// The file of the model that `name` means, also in the catalogue, fetched unless it is here, with
+// notes and progress on stderr. kNotFound: no hub has such names (ParseModelSource()); else errors
+// of Pull().
 absl::StatusOr<PulledModel> PullByName(const std::string& name, const PullByNameOptions& by);
 
 struct PullVerbOptions {
   std::string model;
+  std::string data_dir;  // of the aliases; empty: DataDir::Default()
   bool offline = false;
   bool json = false;
 };
 // Writes the path to stdout. Blocks.
 absl::Status RunPull(const PullVerbOptions& options);
 
-struct ModelsOptions {
-  ClientOptions client;
-  bool json = false;
-};
-// Blocks; a cluster that does not answer is no error.
-absl::Status RunModels(const ModelsOptions& options);
+// Whether Hugging Face's own variable forbids asking it.
+bool IsOfflineByVariable();
+
+// The part of the nodes' free memory that a model may have, which is said; the rest is for its
+// caches and activations. nullopt: nobody knows.
+std::optional<uint64_t> RoomForModel(const ClientOptions& options);
 
 }  // namespace strata

@@ -20,10 +20,10 @@
 #include "node/base/data_dir.h"
 #include "node/base/standard_output.h"
 #include "node/chat/template_check.h"
-#include "node/cli/hub_commands.h"
+#include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
 #include "node/client/generation_report.h"
-#include "node/hub/model_source.h"
+#include "node/hub/local_models.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -32,48 +32,17 @@ namespace {
 // How long to wait for a model that is being reloaded.
 constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
 
-// A folder that has a model's name is not the model.
-bool IsFile(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
-}
-
-// The absolute path of a file on this machine; else `model` unchanged.
-std::string PathOf(const std::string& model) {
-  if (!IsFile(model)) return model;
-  std::error_code error;
-  const std::string path = std::filesystem::absolute(model, error).string();
-  return error ? model : path;
-}
-
-// The path of a model's file on the node that is called, fetched first if a hub has it. kNotFound:
-// there is none; else errors of PullByName().
-absl::StatusOr<std::string> SourceOf(const PlanOptions& options, const ModelSession& session) {
-  const std::string& model = options.model;
-  std::string path = PathOf(model);
-  if (std::filesystem::path(path).is_absolute()) return path;
-  if (const auto source = ParseModelSource(model);
-      source.ok() || !absl::IsNotFound(source.status())) {
-    const auto pulled =
-        PullByName(model, {.offline = options.offline,
-                           .cancelled = [&session] { return session.interrupted(); },
-                           .cluster = &options.client});
-    return pulled.ok() ? absl::StatusOr<std::string>(pulled->path) : pulled.status();
-  }
-  std::error_code error;
-  if (std::filesystem::is_directory(model, error)) {
-    return absl::NotFoundError(absl::StrCat(model, ": is a folder; name the model's file in it"));
-  }
-  return absl::NotFoundError(absl::StrCat(
-      model,
-      ": no such file here; for a file on another machine give its full path there, and "
-      "--node with the address of that machine's node"));
+absl::StatusOr<wire::ModelSource> SourceOf(const PlanOptions& options, ModelSession* session) {
+  return FindModelSource(
+      options.model,
+      {.data_dir = options.client.data_dir, .offline = options.offline, .cluster = &options.client},
+      session);
 }
 
 // The template that `wanted` means: a file here, else a name in the model's file.
 absl::Status SetChatTemplate(const std::string& wanted, wire::LoadModelRequest* request) {
   if (wanted.empty()) return absl::OkStatus();
-  if (!IsFile(wanted)) {
+  if (!IsModelFile(wanted)) {
     request->set_chat_template_name(wanted);
     return absl::OkStatus();
   }
@@ -134,6 +103,7 @@ class RunSession {
   absl::Status FindLoaded();  // errors of FindModel()
 
   const RunOptions& options_;
+  const std::string meant_ = WithoutAlias(options_.plan.model, options_.plan.client.data_dir);
   ModelSession session_;
   GenerationReport report_;
 };
@@ -142,13 +112,13 @@ absl::Status RunSession::FindLoaded() {
   const auto models = session_->ListModels();
   if (!models.ok()) return session_.Explain(models.status());
   const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
-  const auto model = FindModel(loaded, options_.plan.model);
+  const auto model = FindModel(loaded, meant_);
   if (model.ok()) report_ = ReportOf(**model);
   return model.status();
 }
 
 absl::Status RunSession::GetModel() {
-  if (!IsFile(options_.plan.model)) {
+  if (!IsModelFile(options_.plan.model)) {
     absl::Status found = FindLoaded();
     // Models of a coordinator that is gone are reloaded by the next one.
     std::string printed;
@@ -161,14 +131,14 @@ absl::Status RunSession::GetModel() {
     }
     if (!absl::IsNotFound(found)) return found;
   }
-  const auto path = SourceOf(options_.plan, session_);
-  if (absl::IsNotFound(path.status())) {
+  const auto source = SourceOf(options_.plan, &session_);
+  if (absl::IsNotFound(source.status())) {
     return absl::NotFoundError(
-        absl::StrCat("no model of that name is loaded, and ", path.status().message()));
+        absl::StrCat("no model of that name is loaded, and ", source.status().message()));
   }
-  if (!path.ok()) return path.status();
+  if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
-  request.mutable_source()->set_path(*path);
+  *request.mutable_source() = *source;
   *request.mutable_placement() = PlacementOptionsOf(options_.plan);
   request.mutable_placement()->set_n_ctx(options_.generation.n_ctx);
   request.mutable_placement()->set_unverified(options_.generation.unverified);
@@ -189,10 +159,10 @@ absl::Status RunSession::GetModel() {
 absl::Status RunPlan(const PlanOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
-  const auto path = SourceOf(options, session);
-  if (!path.ok()) return path.status();
+  const auto source = SourceOf(options, &session);
+  if (!source.ok()) return source.status();
   wire::PlanModelRequest request;
-  request.mutable_source()->set_path(*path);
+  *request.mutable_source() = *source;
   *request.mutable_placement() = PlacementOptionsOf(options);
   const auto plan = session->PlanModel(request, PrintNote);
   if (!plan.ok()) return session.Explain(plan.status());
@@ -202,10 +172,10 @@ absl::Status RunPlan(const PlanOptions& options) {
 absl::Status RunLoad(const LoadOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
-  const auto path = SourceOf(options.plan, session);
-  if (!path.ok()) return path.status();
+  const auto source = SourceOf(options.plan, &session);
+  if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
-  request.mutable_source()->set_path(*path);
+  *request.mutable_source() = *source;
   *request.mutable_placement() = PlacementOptionsOf(options.plan);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
@@ -250,7 +220,15 @@ absl::Status RunLoad(const LoadOptions& options) {
 absl::Status RunUnload(const UnloadOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
-  const auto name = session->UnloadModel(PathOf(options.model));
+  const std::string meant = WithoutAlias(options.model, options.client.data_dir);
+  auto name = session->UnloadModel(ModelPathOf(meant));
+  if (absl::IsNotFound(name.status())) {
+    // As `load` took it: by the name of its file.
+    const auto here = FindLocalModel(FindLocalModels(ModelFoldersFromEnvironment()), meant);
+    if (here.ok()) {
+      if (auto by_path = session->UnloadModel(here->path); by_path.ok()) name = std::move(by_path);
+    }
+  }
   if (!name.ok()) return session.Explain(name.status());
   return WriteToStdout(options.json ? nlohmann::json{{"unloaded", *name}}.dump() + "\n"
                                     : absl::StrCat(*name, " is unloaded\n"));

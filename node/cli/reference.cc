@@ -1,5 +1,6 @@
 #include "node/cli/reference.h"
 
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "node/base/standard_output.h"
+#include "node/cli/model_names.h"
 #include "node/client/cluster_client.h"
 #include "node/client/coordinator_client.h"
 
@@ -281,15 +283,14 @@ absl::Status PrintNodeNames() {
 }
 
 absl::Status PrintModelNames() {
-  auto client = CoordinatorClient::Connect({});
-  if (!client.ok()) return client.status();
-  const auto models = (*client)->ListModels();
-  if (!models.ok()) return models.status();
-  std::string names;
-  for (const wire::ModelStatus& model : models->models()) {
-    absl::StrAppend(&names, model.name(), "\n");
+  const std::vector<std::string> here = NamesToMean("", {});
+  std::set<std::string> names(here.begin(), here.end());
+  if (auto client = CoordinatorClient::Connect({}); client.ok()) {
+    if (const auto models = (*client)->ListModels(); models.ok()) {
+      for (const wire::ModelStatus& model : models->models()) names.insert(model.name());
+    }
   }
-  return WriteToStdout(names);
+  return WriteToStdout(names.empty() ? "" : absl::StrJoin(names, "\n") + "\n");
 }
 
 }  // namespace strata

@@ -106,6 +106,17 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     return response;
   }
 
+  absl::StatusOr<wire::ListKnownModelsResponse> ListKnownModels() override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::ListKnownModelsResponse response;
+    const grpc::Status status =
+        stub_->ListKnownModels(&context, wire::ListKnownModelsRequest(), &response);
+    if (auto s = Explain(status); !s.ok()) return s;
+    MakePrintable(&response);
+    return response;
+  }
+
   absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent on_event) override {
     grpc::ClientContext context;
     const auto call = Cancellable(&context);

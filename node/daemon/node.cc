@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -33,6 +35,7 @@
 #include "node/base/service_manager.h"
 #include "node/base/standard_output.h"
 #include "node/http/http_tls.h"
+#include "node/hub/local_models.h"
 #include "node/keys/cluster_join.h"
 #include "node/keys/key_file.h"
 #include "node/workers/device_limits.h"
@@ -166,14 +169,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (!limits.ok()) return limits.status();
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
-  std::string hashes_dir, devices_path, doctor_dir, self_tests_path;
+  std::string hashes_dir, devices_path, data_dir, self_tests_path;
   node->id_ = identity.id;
   if (identity.data_dir.has_value()) {
     node->data_dir_.emplace(*std::move(identity.data_dir));
     hashes_dir = identity.folder + "/hashes";
     devices_path = identity.folder + "/devices";
     self_tests_path = identity.folder + "/self_tests";
-    doctor_dir = identity.folder;
+    data_dir = identity.folder;
     if (options.cache_dir.empty()) options.cache_dir = identity.folder + "/weights";
   }
   std::shared_ptr<WeightCache> cache;  // shared by the service, the fetcher and its leases
@@ -260,11 +263,20 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   node->doctor_ = std::make_unique<DoctorService>(
       loop, node->cluster_.get(),
       DoctorService::Options{.listen_host = ListenHost(listen->host),
-                             .data_dir = doctor_dir,
+                             .data_dir = data_dir,
                              .program = options.measure ? OwnProgram() : ""});
+  ModelFolders models = ModelFoldersFromEnvironment();
+  models.others = options.models;
+  for (const std::string& folder : options.models) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder, error)) {
+      LOG(WARNING) << "--models " << PrintableText::OfPath(folder) << ": no such folder is there";
+    }
+  }
   node->service_ = std::make_unique<NodeService>(
       loop, node->host_.get(), node->benchmarks_.get(), node->self_tests_.get(),
-      NodeService::Identity{.id = node->id_, .name = options.name},
+      NodeService::Identity{
+          .id = node->id_, .name = options.name, .models = std::move(models), .data_dir = data_dir},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
         if (!parsed.ok()) return std::string();
@@ -312,6 +324,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       return status;
     }
   }
+  node->gateway_->Start(LocalAddress(*listen));
   if (absl::Status status = node->ListenHttp(options, identity.folder); !status.ok()) return status;
   node->coordinator_->Start(LocalAddress(*listen));
   node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});

@@ -86,12 +86,13 @@ struct NodeOptions {
   std::vector<std::string> memory;   // most memory of each; the same
   std::string data_dir;              // empty: DataDir::Default()
   KeyOptions key;
-  std::string key_from;           // a file with the key, where the data dir has none; empty: none
-  bool ephemeral = false;         // an id that is not stored, no data dir
-  std::string cache_dir;          // fetched weights; empty: in the data dir, if there is one
-  uint64_t cache_bytes_max = 0;   // 0: half of what is free on its disk
-  bool stop_with_parent = false;  // stop when stdin ends
-  LinkSelectorOptions links;      // between its stages and others
+  std::string key_from;             // a file with the key, where the data dir has none; empty: none
+  bool ephemeral = false;           // an id that is not stored, no data dir
+  std::vector<std::string> models;  // folders with models, besides those of other programs
+  std::string cache_dir;            // fetched weights; empty: in the data dir, if there is one
+  uint64_t cache_bytes_max = 0;     // 0: half of what is free on its disk
+  bool stop_with_parent = false;    // stop when stdin ends
+  LinkSelectorOptions links;        // between its stages and others
   bool verbose = false;
   bool log_requests = false;  // from HTTP to every stage; with `verbose`, too
   LogFormat log_format = LogFormat::kText;

@@ -8,7 +8,6 @@
 #include "grpcpp/support/client_callback.h"
 #include "node/gateway/generation_proto.h"
 #include "transport/base/steady_time.h"
-#include "transport/base/thread_name.h"
 #include "transport/rpc/forwarding.h"
 #include "transport/rpc/grpc_channel.h"
 #include "transport/rpc/grpc_deadline.h"
@@ -143,11 +142,13 @@ Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordina
       coordinator_(coordinator),
       options_(std::move(options)),
       router_(this, options_.requests),
-      lister_([this] { RefreshModelList(); }) {}
+      models_({.thread_name = "model list", .waiting_max = kModelsWaitingMax},
+              [this] { return FetchModels(); }),
+      known_models_({.thread_name = "known models", .waiting_max = kModelsWaitingMax},
+                    [this] { return FetchKnownModels(); }) {}
 
 Gateway::~Gateway() {
   Stop();
-  lister_.join();
   gate_->Wait();
 }
 
@@ -156,6 +157,8 @@ void Gateway::Stop() {
     absl::MutexLock lock(mu_);
     stopping_ = true;
   }
+  models_.Stop();
+  known_models_.Stop();
   router_.Stop();
 }
 
@@ -211,50 +214,6 @@ void Gateway::TickSoon() {
   });
 }
 
-void Gateway::ListModels(absl::Duration age_max, OnModels done) {
-  absl::StatusOr<Models> now =
-      absl::ResourceExhaustedError("too many calls for the list of models at once");
-  {
-    absl::MutexLock lock(mu_);
-    if (stopping_) {
-      now = Stopping();
-    } else if (models_ != nullptr && SteadyTime::Now() - models_at_ <= age_max) {
-      now = models_;
-    } else if (models_waiting_.size() < kModelsWaitingMax) {
-      models_waiting_.push_back(std::move(done));
-      return;
-    }
-  }
-  std::move(done)(now);
-}
-
-void Gateway::RefreshModelList() {
-  NameThread("model list");
-  const auto is_due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return stopping_ || !models_waiting_.empty();
-  };
-  while (true) {
-    std::vector<OnModels> callbacks;
-    bool stopping = false;
-    {
-      absl::MutexLock lock(mu_);
-      mu_.Await(absl::Condition(&is_due));
-      callbacks.swap(models_waiting_);
-      stopping = stopping_;
-    }
-    absl::StatusOr<Models> models = Stopping();
-    const SteadyTime at = SteadyTime::Now();
-    if (!stopping) models = FetchModels();
-    if (models.ok()) {
-      absl::MutexLock lock(mu_);
-      models_ = *models;
-      models_at_ = at;
-    }
-    for (OnModels& done : callbacks) std::move(done)(models);
-    if (stopping) return;
-  }
-}
-
 absl::StatusOr<Gateway::Models> Gateway::FetchModels() {
   const SteadyTime until = SteadyTime::Now() + options_.leadership_time;
   const auto stop = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
@@ -294,6 +253,16 @@ absl::StatusOr<Gateway::Models> Gateway::FetchModelsOnce() {
   }
   MakePrintable(&response);
   list->assign(response.models().begin(), response.models().end());
+  return list;
+}
+
+absl::StatusOr<Gateway::KnownModels> Gateway::FetchKnownModels() {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(kListTime));
+  auto list = std::make_shared<wire::ListKnownModelsResponse>();  // shared by all callers
+  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(self_address_))
+                                  ->ListKnownModels(&context, {}, list.get());
+  if (!status.ok()) return FromGrpc(status);
   return list;
 }
 

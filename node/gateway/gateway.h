@@ -2,26 +2,26 @@
 // cluster: to the coordinator where it is on this node, else over gRPC to the node that has it.
 // RequestRouter decides which, and what follows; the gateway carries that out.
 //
-// Thread-safe. A thread of its own fetches the list of models, so that ListModels() never blocks.
+// Thread-safe. Lists of models are fetched by threads of their own, so that asking for them never
+// blocks.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/generation/generation_call.h"
 #include "coordinator/models/coordinator.h"
+#include "node/base/cached_fetch.h"
 #include "node/gateway/request_router.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/base/callback_gate.h"
 #include "transport/base/event_loop.h"
-#include "transport/base/steady_time.h"
 
 namespace strata {
 
@@ -53,6 +53,8 @@ class Gateway final : public GenerationSource, private RequestRunner {
   };
   // All outlive it.
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
+  // `self_address`: host:port by which the node reaches itself. Once, before any other call.
+  void Start(std::string self_address) { self_address_ = std::move(self_address); }
   // REQUIRES: the loop has stopped. Blocks for a response in flight, a few seconds at most, and for
   // requests that run on other nodes, which have been cancelled.
   ~Gateway() override;
@@ -67,11 +69,18 @@ class Gateway final : public GenerationSource, private RequestRunner {
 
   using ModelList = std::vector<wire::ModelStatus>;
   using Models = std::shared_ptr<const ModelList>;  // shared by all callers
-  using OnModels = absl::AnyInvocable<void(const absl::StatusOr<Models>&) &&>;
+  using OnModels = CachedFetch<Models>::Done;
   // The cluster's models, as of at most `age_max` ago. Never blocks; `done` is called on this
   // thread or the gateway's. kUnavailable: no coordinator answers; kResourceExhausted: too many
   // calls wait.
-  void ListModels(absl::Duration age_max, OnModels done);
+  void ListModels(absl::Duration age_max, OnModels done) { models_.Get(age_max, std::move(done)); }
+
+  using KnownModels = std::shared_ptr<const wire::ListKnownModelsResponse>;  // the same
+  using OnKnownModels = CachedFetch<KnownModels>::Done;
+  // The models whose files the cluster's nodes have, loaded or not; otherwise as ListModels().
+  void ListKnownModels(absl::Duration age_max, OnKnownModels done) {
+    known_models_.Get(age_max, std::move(done));
+  }
 
   std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
 
@@ -87,7 +96,7 @@ class Gateway final : public GenerationSource, private RequestRunner {
 
   absl::StatusOr<Models> FetchModels();
   absl::StatusOr<Models> FetchModelsOnce();
-  void RefreshModelList();
+  absl::StatusOr<KnownModels> FetchKnownModels();
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
@@ -96,6 +105,7 @@ class Gateway final : public GenerationSource, private RequestRunner {
   const std::shared_ptr<CallbackGate> gate_ =
       std::make_shared<CallbackGate>();  // shared with Readers
   RequestRouter router_;
+  std::string self_address_;  // constant after Start()
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while requests wait
 
@@ -103,11 +113,9 @@ class Gateway final : public GenerationSource, private RequestRunner {
   std::string channel_address_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  Models models_ ABSL_GUARDED_BY(mu_);
-  SteadyTime models_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
-  std::vector<OnModels> models_waiting_ ABSL_GUARDED_BY(mu_);
 
-  std::thread lister_;
+  CachedFetch<Models> models_;  // last: their threads use the others
+  CachedFetch<KnownModels> known_models_;
 };
 
 }  // namespace strata

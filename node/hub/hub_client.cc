@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "node/hub/environment.h"
+#include "node/hub/foreign_format.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
@@ -24,6 +25,8 @@ using Json = nlohmann::json;
 constexpr size_t kAnswerBytesMax = 64 << 20;
 constexpr size_t kSha256Digits = 64;
 constexpr int kApiAttemptsMax = 6;
+// In a repository's tags, and as a filter of those that have the tag.
+constexpr absl::string_view kQuantizedFrom = "base_model:quantized:";
 
 // The first word of a file; empty: there is none.
 std::string WordOf(const std::string& path) {
@@ -77,6 +80,11 @@ std::string Sha256Of(absl::string_view text) {
 }
 
 bool MayPassLater(int status) { return status == 429 || status == 408 || status >= 500; }
+
+bool IsRepository(absl::string_view name) {
+  const auto source = ParseModelSource(absl::StrCat("hf:", name));
+  return source.ok() && source->repo == name;
+}
 
 absl::Status NotItsAnswer(const WebAnswer& answer) {
   return absl::FailedPreconditionError(absl::StrCat(
@@ -146,34 +154,27 @@ absl::Status HubError(const WebAnswer& answer, const HubOptions& options,
   return absl::FailedPreconditionError(what);
 }
 
-absl::Status NoGgufError(const HubRepo& repo) {
-  const auto has = [&](absl::string_view part) {
-    return absl::c_any_of(repo.files, [&](const HubFile& file) {
-      return absl::StrContainsIgnoreCase(file.name, part);
-    });
-  };
-  std::vector<absl::string_view> formats;
-  if (has(".safetensors")) formats.push_back("safetensors");
-  if (has("pytorch_model") || has(".pth")) formats.push_back("PyTorch");
-  if (has(".onnx")) formats.push_back("ONNX");
-  for (const absl::string_view kind : {"MLX", "EXL2", "EXL3", "AWQ", "GPTQ"}) {
-    if (absl::StrContainsIgnoreCase(repo.repo, kind)) formats.push_back(kind);
-  }
-  if (has(".gguf")) {
+absl::Status NoGgufError(const HubRepo& repo, absl::Span<const HubModel> in_gguf) {
+  std::vector<std::string> files;
+  for (const HubFile& file : repo.files) files.push_back(file.name);
+  if (absl::c_any_of(
+          files, [](const std::string& file) { return absl::EndsWithIgnoreCase(file, ".gguf"); })) {
     return absl::NotFoundError(absl::StrCat(
         "hf:", repo.repo,
         " has no whole model in GGUF: parts are missing, or there are projectors alone"));
   }
-  const bool is_packed =
-      formats.size() > 1 && formats.back() != "PyTorch" && formats.back() != "ONNX";
+  const ForeignFormat format = ForeignFormatOf(files, repo.repo);
   return absl::NotFoundError(absl::StrCat(
       "hf:", repo.repo, " has no GGUF file",
-      formats.empty() ? "" : absl::StrCat(", but ", absl::StrJoin(formats, ", ")),
-      ". Look for one of this model at https://huggingface.co/models?library=gguf&search=",
-      repo.repo.substr(repo.repo.find('/') + 1),
-      is_packed
-          ? ", or convert the model that it was made from"
-          : ", or convert it with llama.cpp's convert_hf_to_gguf.py FOLDER --outfile FILE.gguf"));
+      format.names.empty() ? "" : absl::StrCat(", but ", format.text()), "; ",
+      in_gguf.empty() ? absl::StrCat("look for one of this model: strata models search ",
+                                     repo.repo.substr(repo.repo.find('/') + 1))
+                      : absl::StrCat("in GGUF it is ",
+                                     absl::StrJoin(in_gguf, ", ",
+                                                   [](std::string* out, const HubModel& model) {
+                                                     absl::StrAppend(out, "hf:", model.repo);
+                                                   })),
+      "; or ", ConversionText(format, "FOLDER")));
 }
 
 HubClient::HubClient(HubOptions options)
@@ -228,10 +229,53 @@ absl::StatusOr<HubRepo> HubClient::ListRepository(const ModelSource& source) {
     }
     repo.files.push_back(std::move(file));
   }
+  if (const auto tags = json.find("tags"); tags != json.end() && tags->is_array()) {
+    for (const Json& tag : *tags) {
+      const std::string text = tag.is_string() ? tag.get<std::string>() : "";
+      absl::string_view from = text;
+      if (absl::ConsumePrefix(&from, kQuantizedFrom) && IsRepository(from)) {
+        repo.made_from.emplace_back(from);
+      }
+    }
+  }
   if (!absl::EqualsIgnoreCase(repo.repo, source.repo)) {
     options_.note(absl::StrCat(source.repo, " is ", repo.repo, " today"));
   }
   return repo;
+}
+
+absl::StatusOr<std::vector<HubModel>> HubClient::FindModels(const std::string& query,
+                                                            size_t count_max) {
+  const std::string url =
+      absl::StrCat(options_.hf_endpoint, "/api/models?", query,
+                   "&filter=gguf&sort=downloads&direction=-1&limit=", count_max);
+  const auto answer =
+      Get({.url = url, .bearer = options_.hf_token}, {.kind = ModelSource::Kind::kUrl, .url = url});
+  if (!answer.ok()) return answer.status();
+  const Json json = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array()) return NotItsAnswer(*answer);
+  std::vector<HubModel> models;
+  for (const Json& each : json) {
+    const std::string repo = TextOf(each, "id");
+    if (!IsRepository(repo) || models.size() == count_max) continue;
+    // "auto", "manual", or false.
+    const auto gated = each.find("gated");
+    models.push_back({.repo = repo,
+                      .downloads = NumberOf(each, "downloads"),
+                      .is_gated = gated != each.end() && gated->is_string()});
+  }
+  return models;
+}
+
+absl::StatusOr<std::vector<HubModel>> HubClient::Search(absl::string_view words, size_t count_max) {
+  return FindModels("search=" + Escape(words, /*with_slashes=*/false), count_max);
+}
+
+absl::StatusOr<std::vector<HubModel>> HubClient::FindGgufOf(const HubRepo& from, size_t count_max) {
+  const std::string& made_from = from.made_from.empty() ? from.repo : from.made_from[0];
+  return FindModels(absl::StrCat("filter=", Escape(absl::StrCat(kQuantizedFrom, made_from),
+                                                   /*with_slashes=*/false)),
+                    count_max);
 }
 
 absl::StatusOr<HubRepo> HubClient::ListOllama(const ModelSource& source) {

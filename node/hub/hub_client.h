@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "node/hub/http_get.h"
 #include "node/hub/model_source.h"
 #include "node/hub/quant_choice.h"
@@ -33,6 +34,14 @@ struct HubRepo {
   std::string repo;      // as it is named today: a renamed one is found by its old name
   std::string revision;  // a commit, which pins the files
   std::vector<HubFile> files;
+  std::vector<std::string> made_from;  // the repositories that it was quantized from, as it says
+};
+
+// What a search finds.
+struct HubModel {
+  std::string repo;
+  uint64_t downloads = 0;  // of the last thirty days
+  bool is_gated = false;   // its makers want their licence accepted first
 };
 
 class HubClient {
@@ -45,6 +54,13 @@ class HubClient {
   // The model of a name of Ollama's, as the one file of a repository, named by its digest.
   absl::StatusOr<HubRepo> ListOllama(const ModelSource& source);
 
+  // Repositories with GGUF files that the hub finds by `words`, the most fetched first, at most
+  // `count_max`. Errors of ListRepository().
+  absl::StatusOr<std::vector<HubModel>> Search(absl::string_view words, size_t count_max);
+  // Those that say that they were quantized from the repository `from`, or from what that was
+  // quantized from.
+  absl::StatusOr<std::vector<HubModel>> FindGgufOf(const HubRepo& from, size_t count_max);
+
   // Where a file of a repository is fetched.
   WebRequest FileRequest(const ModelSource& source, const HubRepo& repo, const HubFile& file) const;
 
@@ -52,6 +68,7 @@ class HubClient {
 
  private:
   absl::StatusOr<WebAnswer> Get(const WebRequest& request, const ModelSource& source);
+  absl::StatusOr<std::vector<HubModel>> FindModels(const std::string& query, size_t count_max);
 
   const HubOptions options_;
   WebGetter http_;
@@ -62,7 +79,8 @@ class HubClient {
 absl::Status HubError(const WebAnswer& answer, const HubOptions& options,
                       const ModelSource& source);
 
-// Why a repository without GGUF has no model to load, and how to convert what it has.
-absl::Status NoGgufError(const HubRepo& repo);
+// Why a repository without GGUF has no model to load, and how to convert what it has, or which
+// repositories have the same model in GGUF.
+absl::Status NoGgufError(const HubRepo& repo, absl::Span<const HubModel> in_gguf);
 
 }  // namespace strata

@@ -12,12 +12,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
+#include "node/hub/catalogue.h"
 #include "node/hub/environment.h"
+#include "shard/model/gguf.h"
 #include "shard/model/gguf_bytes.h"
+#include "transport/base/printable_text.h"
 
 namespace strata {
 namespace {
@@ -101,7 +105,9 @@ class Finder {
   void Add(const LocalModel& model) {
     std::error_code error;
     const fs::path real = fs::canonical(model.path, error);
-    if (!error && seen_.insert(real.string()).second) found_.push_back(model);
+    if (error || !seen_.insert(real.string()).second) return;
+    found_.push_back(model);
+    found_.back().path = fs::absolute(model.path, error).string();
   }
   std::vector<LocalModel> Take() { return std::move(found_); }
 
@@ -242,6 +248,7 @@ std::vector<LocalModel> FindLocalModels(const ModelFolders& folders) {
   if (!folders.ollama.empty()) FindOfOllama(folders.ollama, &finder);
   if (!folders.lm_studio.empty()) FindOfLmStudio(folders.lm_studio, &finder);
   if (!folders.llama_cpp.empty()) finder.AddFolder(folders.llama_cpp, {.place = "llama.cpp"});
+  for (const std::string& folder : folders.others) finder.AddFolder(folder, {.place = folder});
   return finder.Take();
 }
 
@@ -289,6 +296,51 @@ absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
     if (variants[i].parts[0].name == choice->variant.parts[0].name) return candidates[i];
   }
   return absl::InternalError("a chosen model is not among those found");
+}
+
+absl::StatusOr<LocalModel> FindLocalModel(absl::Span<const LocalModel> models,
+                                          absl::string_view name) {
+  std::vector<const LocalModel*> found;
+  for (const LocalModel& model : models) {
+    if (model.path == name) return model;
+    if (absl::EqualsIgnoreCase(model.name, name)) found.push_back(&model);
+  }
+  // The same model in two programs' folders.
+  if (!found.empty() && absl::c_all_of(found, [&](const LocalModel* model) {
+        return model->variant.bytes == found[0]->variant.bytes;
+      })) {
+    return *found[0];
+  }
+  if (!found.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(PrintableText::From(name).str(), " may be any of ",
+                     absl::StrJoin(found, ", ",
+                                   [](std::string* out, const LocalModel* model) {
+                                     absl::StrAppend(out, PrintableText::OfPath(model->path).str());
+                                   }),
+                     ": name one of these files"));
+  }
+  const auto source = ParseModelSource(CatalogueSource(name).value_or(std::string(name)));
+  if (!source.ok()) return source.status();
+  return ChooseLocalModel(models, *source, std::nullopt);
+}
+
+uint64_t ContextOf(const std::string& path) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (error || !file.is_open()) return 0;
+  const auto header =
+      ReadGgufHeader(bytes, [&](uint64_t offset, absl::Span<char> out) -> absl::StatusOr<size_t> {
+        file.clear();
+        file.seekg(static_cast<std::streamoff>(offset));
+        file.read(out.data(), static_cast<std::streamsize>(out.size()));
+        if (file.bad()) return absl::UnavailableError(path);
+        return static_cast<size_t>(file.gcount());
+      });
+  if (!header.ok()) return 0;
+  const std::string architecture = header->GetString("general.architecture").value_or("");
+  return header->GetInteger(absl::StrCat(architecture, ".context_length")).value_or(0);
 }
 
 }  // namespace strata

@@ -22,6 +22,7 @@ inline constexpr absl::string_view kOllamaFolder = "registry.ollama.ai";
 // Empty: that program has none here.
 struct ModelFolders {
   std::string strata, hugging_face, ollama, lm_studio, llama_cpp;
+  std::vector<std::string> others = {};  // that a person names
 };
 // As the variables say that these programs read: XDG_CACHE_HOME, HF_HUB_CACHE, HF_HOME,
 // OLLAMA_MODELS, LLAMA_CACHE.
@@ -33,8 +34,9 @@ struct LocalModel {
   std::string revision;  // of a repository: its commit; of Ollama's: the tag; empty: unknown
   bool is_ollama = false;
   ModelVariant variant;
-  std::string path;   // of its first file
+  std::string path;   // of its first file; absolute
   std::string place;  // whose folder it is in: "Ollama"
+  std::vector<std::string> aliases = {};  // those of SetAliases()
 };
 
 // Only what is whole and begins as a GGUF file does. A file that several folders link to is there
@@ -45,5 +47,15 @@ std::vector<LocalModel> FindLocalModels(const ModelFolders& folders);
 absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
                                             const ModelSource& source,
                                             std::optional<uint64_t> bytes_max);
+
+// The one that `name` means as people type it: its path, its name, or a name of a hub or of the
+// catalogue that ChooseLocalModel() finds it by. kNotFound: none is here; kInvalidArgument: several
+// have that name, which are listed, or errors of ParseModelSource().
+absl::StatusOr<LocalModel> FindLocalModel(absl::Span<const LocalModel> models,
+                                          absl::string_view name);
+
+// The longest context that the model was made for, by its file's header; 0: unknown. Reads a few
+// MB.
+uint64_t ContextOf(const std::string& path);
 
 }  // namespace strata

@@ -13,6 +13,8 @@
 namespace strata {
 namespace {
 
+constexpr size_t kInGgufMax = 3;  // repositories that are named instead of one without GGUF
+
 // HOST/PATH of an address: "https://host:8080/a/b.gguf?x" is "host_8080/a/b.gguf".
 std::string PlaceOf(absl::string_view url) {
   absl::string_view rest = url.substr(url.find("://") + 3);
@@ -45,7 +47,10 @@ absl::StatusOr<HubRepo> ListFiles(const ModelSource& source, HubClient* hub) {
       break;
   }
   auto repo = hub->ListRepository(source);
-  if (repo.ok() && VariantsOf(repo->files).empty()) return NoGgufError(*repo);
+  if (repo.ok() && VariantsOf(repo->files).empty()) {
+    const auto in_gguf = hub->FindGgufOf(*repo, kInGgufMax);
+    return NoGgufError(*repo, in_gguf.value_or(std::vector<HubModel>()));
+  }
   return repo;
 }
 

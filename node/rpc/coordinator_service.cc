@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/request/request_status.h"
 #include "node/gateway/generate_reactor.h"
 #include "node/gateway/generation_proto.h"
@@ -25,6 +30,8 @@ using Stub = wire::Coordinator::Stub;
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kMeasureAnswerMs = 3'000;
+// For it, a node reads folders and the first bytes of files.
+constexpr int64_t kModelsAnswerMs = 3'000;
 // Back-off before a leased model is loaded again; doubles with each failed attempt.
 constexpr absl::Duration kReloadPause = absl::Milliseconds(250);
 constexpr absl::Duration kReloadPauseMax = absl::Seconds(8);
@@ -295,6 +302,46 @@ grpc::Status CoordinatorService::GetReport(grpc::ServerContext*,
   if (report.ok()) *response = ToWire(*report);
   MakePrintable(response);
   return ToGrpc(report.status());
+}
+
+grpc::Status CoordinatorService::ListKnownModels(grpc::ServerContext*,
+                                                 const wire::ListKnownModelsRequest*,
+                                                 wire::ListKnownModelsResponse* response) {
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
+  auto report = coordinator_->Report();
+  if (!report.ok()) return ToGrpc(report.status());
+  DisambiguateNodeNames(&*report);
+  std::vector<absl::StatusOr<wire::ListLocalModelsResponse>> lists(
+      report->nodes.size(), absl::UnavailableError("it was not asked"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    NodeClient* const client = report->nodes[i].client.get();
+    if (client == nullptr) continue;
+    threads.emplace_back(
+        [client, list = &lists[i]] { *list = client->ListLocalModels(kModelsAnswerMs); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<wire::KnownModel> models;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const NodeReport& node = report->nodes[i];
+    if (!lists[i].ok()) {
+      response->add_silent(node.name());
+      continue;
+    }
+    for (wire::LocalModelFile& file : *lists[i]->mutable_models()) {
+      wire::KnownModel& model = models.emplace_back();
+      model.set_node(node.id());
+      model.set_node_name(node.name());
+      *model.mutable_file() = std::move(file);
+    }
+  }
+  absl::c_stable_sort(models, [](const wire::KnownModel& a, const wire::KnownModel& b) {
+    return std::tie(a.file().name(), a.node_name()) < std::tie(b.file().name(), b.node_name());
+  });
+  for (wire::KnownModel& model : models) *response->add_models() = std::move(model);
+  MakePrintable(response);
+  return grpc::Status::OK;
 }
 
 grpc::Status CoordinatorService::MeasureNode(grpc::ServerContext*,

@@ -51,6 +51,9 @@ class CoordinatorService final
                           wire::ListModelsResponse* response) override;
   grpc::Status GetReport(grpc::ServerContext* context, const wire::GetReportRequest* request,
                          wire::ClusterSnapshot* response) override;
+  grpc::Status ListKnownModels(grpc::ServerContext* context,
+                               const wire::ListKnownModelsRequest* request,
+                               wire::ListKnownModelsResponse* response) override;
   grpc::Status MeasureNode(grpc::ServerContext* context, const wire::MeasureNodeRequest* request,
                            wire::MeasureNodeResponse* response) override;
   grpc::Status DrainNode(grpc::ServerContext* context, const wire::DrainNodeRequest* request,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "node/base/machine.h"
+#include "node/hub/aliases.h"
 #include "shard/device/memory_pressure.h"
 #include "transport/base/utf8.h"
 #include "transport/base/version.h"
@@ -26,6 +27,8 @@ constexpr absl::Duration kConnectLimit = absl::Seconds(20);
 constexpr absl::Duration kMoveCachesLimit = absl::Minutes(30);
 constexpr absl::Duration kUnloadLimit = absl::Seconds(30);
 constexpr absl::Duration kTokenizeLimit = absl::Seconds(30);
+// The age up to which what was found on the disk is told.
+constexpr absl::Duration kLocalModelsAge = absl::Seconds(2);
 
 // The context of the forwarded call: ends with the deadline of `context`, and when its client
 // cancels.
@@ -50,7 +53,18 @@ NodeService::NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmark
       self_tests_(self_tests),
       identity_(std::move(identity)),
       address_of_(std::move(address_of)),
-      problems_(std::move(problems)) {}
+      problems_(std::move(problems)),
+      local_models_({.thread_name = "local models", .waiting_max = kLocalModelsWaitingMax},
+                    [folders = identity_.models,
+                     data_dir = identity_.data_dir]() -> absl::StatusOr<LocalModels> {
+                      auto models = FindLocalModels(folders);
+                      if (!data_dir.empty()) {
+                        // A damaged file is set aside by the verb that meets it, which says so.
+                        SetAliases(ReadAliases(data_dir).value_or(Aliases()),
+                                   absl::MakeSpan(models));
+                      }
+                      return std::make_shared<const std::vector<LocalModel>>(std::move(models));
+                    }) {}
 
 grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
                                                const wire::GetInfoRequest* request,
@@ -184,6 +198,30 @@ grpc::ServerUnaryReactor* NodeService::Tokenize(grpc::CallbackServerContext* con
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, onward = Onward(*context, kTokenizeLimit)] {
     host_->Tokenize(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::ListLocalModels(grpc::CallbackServerContext* context,
+                                                       const wire::ListLocalModelsRequest*,
+                                                       wire::ListLocalModelsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  local_models_.Get(kLocalModelsAge, [reactor, response](const absl::StatusOr<LocalModels>& found) {
+    if (!found.ok()) {
+      reactor->Finish(ToGrpc(found.status()));
+      return;
+    }
+    for (const LocalModel& model : **found) {
+      wire::LocalModelFile* file = response->add_models();
+      file->set_name(model.name);
+      file->set_path(model.path);
+      file->set_quant(QuantOf(model.variant.parts[0].name));
+      file->set_bytes(model.variant.bytes);
+      file->set_place(model.place);
+      for (const std::string& alias : model.aliases) file->add_aliases(alias);
+    }
+    MakePrintable(response);
+    reactor->Finish(grpc::Status::OK);
   });
   return reactor;
 }

@@ -1,12 +1,17 @@
 // The gRPC service of a node, wire.Node: takes the coordinator's requests on gRPC's threads and
 // hands them to the loop, where StageHost answers them. A client's deadline and cancellation are
-// forwarded to the worker.
+// forwarded to the worker. The disk is read on a thread of its own.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "coordinator/models/self_test_file.h"
+#include "node/base/cached_fetch.h"
+#include "node/hub/local_models.h"
 #include "node/measure/benchmarks.h"
 #include "node/workers/stage_host.h"
 #include "proto/node.grpc.pb.h"
@@ -14,12 +19,17 @@
 
 namespace strata {
 
+// Calls that may wait for one look for this machine's models.
+inline constexpr size_t kLocalModelsWaitingMax = 64;
+
 // REQUIRES: the loop runs until the server with this service has shut down, since calls end there.
 class NodeService final : public wire::Node::CallbackService {
  public:
   struct Identity {
     std::string id;
     std::string name;
+    ModelFolders models = {};   // where this machine's models are
+    std::string data_dir = {};  // with their aliases; empty: there are none
   };
   // The address by which this node reaches the node with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;
@@ -56,6 +66,9 @@ class NodeService final : public wire::Node::CallbackService {
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const wire::TokenizeRequest* request,
                                      wire::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* ListLocalModels(grpc::CallbackServerContext* context,
+                                            const wire::ListLocalModelsRequest* request,
+                                            wire::ListLocalModelsResponse* response) override;
 
  private:
   // `address` with the host by which this node reaches the node with that id, where known. Loop.
@@ -68,7 +81,9 @@ class NodeService final : public wire::Node::CallbackService {
   const Identity identity_;
   const AddressOf address_of_;
   const Problems problems_;
-  bool draining_ = false;  // loop
+  bool draining_ = false;                                              // loop
+  using LocalModels = std::shared_ptr<const std::vector<LocalModel>>;  // shared with calls
+  CachedFetch<LocalModels> local_models_;
 };
 
 }  // namespace strata

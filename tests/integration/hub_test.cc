@@ -40,6 +40,15 @@ class Hub : public testing::TwoNodes {
         std::vector<std::string>{"HF_ENDPOINT=" + hub_.url(), "XDG_CACHE_HOME=" + cache_,
                                  "HOME=" + cache_, "HF_TOKEN=hf_secret"});
   }
+  static Json Listed(Program& models, const std::string& name) {
+    EXPECT_EQ(models.ExitStatus(), 0) << models.err();
+    const Json list = Json::parse(models.out(), nullptr, /*allow_exceptions=*/false);
+    if (!list.is_object()) return nullptr;
+    for (const Json& each : list["models"]) {
+      if (each["name"] == name) return each;
+    }
+    return nullptr;
+  }
   std::string PathOfModel() const {
     return absl::StrCat(cache_, "/strata/models/huggingface.co/org/tales/", kCommit,
                         "/tales-F16.gguf");
@@ -56,6 +65,9 @@ class Hub : public testing::TwoNodes {
       FakeReply reply = ServeFile(request, model_);
       if (is_slow_) reply.each_64_kib = absl::Milliseconds(50);
       return reply;
+    }
+    if (absl::StartsWith(request.path, "/api/models?search=tales&")) {
+      return FakeReply{.body = R"([{"id": "org/tales", "downloads": 7}, {"id": "org/gone"}])"};
     }
     return FakeReply{.status = 404, .headers = {{"X-Error-Code", "RepoNotFound"}}};
   }};
@@ -79,13 +91,77 @@ TEST_F(Hub, RunFetchesTheModelThatIsNamed) {
 
   const auto models = WithHub({"models", "--json", "--node", addresses_[0]});
   ASSERT_EQ(models->ExitStatus(), 0) << models->err();
-  const Json list = Json::parse(models->out())["models"];
-  ASSERT_EQ(list.size(), 1) << list;
-  EXPECT_EQ(list[0]["name"], "hf:org/tales:F16");
-  EXPECT_EQ(list[0]["path"], PathOfModel());
-  EXPECT_EQ(list[0]["quant"], "F16");
-  EXPECT_EQ(list[0]["bytes"], model_.size());
-  EXPECT_EQ(list[0]["loaded"], true);
+  const Json listed = Listed(*models, "hf:org/tales:F16");
+  ASSERT_TRUE(listed.is_object()) << models->out();
+  EXPECT_EQ(listed["path"], PathOfModel());
+  EXPECT_EQ(listed["quant"], "F16");
+  EXPECT_EQ(listed["bytes"], model_.size());
+  EXPECT_EQ(listed["loaded"], true);
+  EXPECT_EQ(listed["ctx_max"], 1024);
+  const auto kept = WithHub({"rm", "hf:org/tales", "--yes", "--node", addresses_[0]});
+  EXPECT_EQ(kept->ExitStatus(), 3);
+  EXPECT_THAT(kept->err(), HasSubstr("is loaded; strata unload"));
+}
+
+TEST_F(Hub, AModelHasANameOfOnesOwnUntilItIsRemoved) {
+  const std::string data = cache_ + "/data";
+  const auto with_data = [&](std::vector<std::string> args) {
+    args.insert(args.end(), {"--node", addresses_[0], "--data-dir", data});
+    return WithHub(std::move(args));
+  };
+  ASSERT_EQ(WithHub({"pull", "hf:org/tales"})->ExitStatus(), 0);
+  ASSERT_EQ(with_data({"alias", "fast", "org/tales"})->ExitStatus(), 0);
+  const auto pulled = WithHub({"pull", "fast", "--data-dir", data});
+  ASSERT_EQ(pulled->ExitStatus(), 0) << pulled->err();
+  EXPECT_EQ(pulled->out(), PathOfModel());
+  for (const char* name : {"qwen3-8b", "FAST", "../x"}) {
+    const auto clash = with_data({"alias", name, "org/tales"});
+    EXPECT_NE(clash->ExitStatus(), 0) << name;
+    EXPECT_EQ(clash->err_lines().size(), 1) << clash->err();
+  }
+  const auto models = with_data({"models", "--json"});
+  const Json listed = Listed(*models, "hf:org/tales:F16");
+  ASSERT_TRUE(listed.is_object()) << models->out();
+  EXPECT_EQ(listed["aliases"], Json::array({"fast"}));
+  EXPECT_EQ(listed["loaded"], false);
+  EXPECT_EQ(listed["fits"], true) << listed;
+  EXPECT_GT(listed["tokens_per_second"], 0) << listed;
+
+  const auto load = with_data({"load", "fast", "--json"});
+  ASSERT_EQ(load->ExitStatus(), 0) << load->err();
+  ASSERT_EQ(with_data({"unload", "fast"})->ExitStatus(), 0);
+  const auto near = with_data({"load", "fats"});
+  EXPECT_EQ(near->ExitStatus(), 3);
+  EXPECT_THAT(near->err(), HasSubstr("near are: fast"));
+
+  EXPECT_EQ(with_data({"rm", "fast"})->ExitStatus(), 3) << "nobody is there to be asked";
+  const auto removed = with_data({"rm", "fast", "--yes", "--json"});
+  ASSERT_EQ(removed->ExitStatus(), 0) << removed->err();
+  EXPECT_EQ(Json::parse(removed->out())["freed_bytes"], model_.size());
+  EXPECT_FALSE(std::filesystem::exists(PathOfModel()));
+  ASSERT_EQ(with_data({"alias", "--remove", "fast"})->ExitStatus(), 0);
+  const auto left = with_data({"alias", "--json"});
+  ASSERT_EQ(left->ExitStatus(), 0) << left->err();
+  EXPECT_EQ(left->out(), R"({"aliases":{}})");
+}
+
+TEST_F(Hub, SearchSaysWhatTheClusterHolds) {
+  const auto search = WithHub({"models", "search", "tales", "--json", "--node", addresses_[0]});
+  ASSERT_EQ(search->ExitStatus(), 0) << search->err();
+  const Json found = Json::parse(search->out())["models"];
+  ASSERT_EQ(found.size(), 2) << found;
+  EXPECT_EQ(found[0]["name"], "hf:org/tales");
+  EXPECT_EQ(found[0]["downloads"], 7);
+  EXPECT_EQ(found[0]["best"], "F16");
+  EXPECT_EQ(found[0]["quants"][0]["fits"], true);
+  EXPECT_THAT(found[1]["why"].get<std::string>(), HasSubstr("no such repository"));
+  const auto catalogue = WithHub({"models", "--catalog", "--json", "--node", addresses_[0]});
+  ASSERT_EQ(catalogue->ExitStatus(), 0) << catalogue->err();
+  const Json known = Json::parse(catalogue->out())["models"];
+  ASSERT_GT(known.size(), 12);
+  EXPECT_EQ(known[0]["here"], false);
+  EXPECT_TRUE(known[0]["fits"].is_boolean());
+  EXPECT_EQ(WithHub({"models", "search", "tales", "--offline"})->ExitStatus(), 1);
 }
 
 TEST_F(Hub, PullPrintsThePathAlone) {

@@ -25,6 +25,9 @@ class UnreachableNode : public NodeClient {
     return Nobody();
   }
   absl::Status Measure(int64_t) override { return Nobody(); }
+  absl::StatusOr<wire::ListLocalModelsResponse> ListLocalModels(int64_t) override {
+    return Nobody();
+  }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
     return Nobody();
   }

@@ -162,15 +162,72 @@ TEST_F(HubClientTest, OllamasModelThatIsNotThereIsSaid) {
 }
 
 TEST_F(HubClientTest, ARepositoryWithoutGgufNamesItsFormatAndTheConversion) {
-  const auto error = [](const std::string& repo, const std::string& file) {
+  std::vector<HubModel> in_gguf;
+  const auto error = [&](const std::string& repo, const std::string& file) {
     return std::string(
-        NoGgufError({.repo = repo, .revision = kCommit, .files = {{.name = file}}}).message());
+        NoGgufError({.repo = repo, .revision = kCommit, .files = {{.name = file}}}, in_gguf)
+            .message());
   };
   EXPECT_THAT(error("org/repo", "model-00001-of-00002.safetensors"),
               AllOf(HasSubstr("safetensors"), HasSubstr("convert_hf_to_gguf.py")));
   EXPECT_THAT(error("mlx-community/repo-4bit", "model.safetensors"),
               AllOf(HasSubstr("MLX"), HasSubstr("the model that it was made from")));
-  EXPECT_THAT(error("org/repo-AWQ", "model.safetensors"), HasSubstr("AWQ"));
+  EXPECT_THAT(error("org/repo-AWQ", "model.safetensors"),
+              AllOf(HasSubstr("AWQ"), HasSubstr("strata models search repo-AWQ")));
+  in_gguf = {{.repo = "ggml-org/repo-GGUF"}, {.repo = "other/repo-GGUF"}};
+  EXPECT_THAT(error("org/repo", "model.safetensors"),
+              HasSubstr("in GGUF it is hf:ggml-org/repo-GGUF, hf:other/repo-GGUF"));
+}
+
+TEST_F(HubClientTest, SearchAsksForGgufAlone) {
+  const FakeHub hub([](const FakeRequest&) {
+    return FakeReply{.body = R"([{"id": "org/a", "downloads": 7, "gated": "manual"}, 5, {},
+        {"id": "../x"}, {"id": "org/b:Q4", "downloads": 9}, {"id": "org/b", "gated": false},
+        {"id": "org/c"}])"};
+  });
+  const auto found = ClientOf(hub, "hf_secret").Search("a b&c/d", 2);
+  ASSERT_THAT(found, IsOk());
+  ASSERT_EQ(found->size(), 2);
+  EXPECT_EQ((*found)[0].repo, "org/a");
+  EXPECT_EQ((*found)[0].downloads, 7);
+  EXPECT_TRUE((*found)[0].is_gated);
+  EXPECT_EQ((*found)[1].repo, "org/b");
+  EXPECT_FALSE((*found)[1].is_gated);
+  EXPECT_EQ(hub.requests()[0].path,
+            "/api/models?search=a%20b%26c%2Fd&filter=gguf&sort=downloads&direction=-1&limit=2");
+  EXPECT_EQ(hub.requests()[0].Header("authorization"), "Bearer hf_secret");
+}
+
+TEST_F(HubClientTest, SearchWithoutAnAnswerIsAnError) {
+  FakeReply reply = {.body = "<html>"};
+  const FakeHub hub([&](const FakeRequest&) { return reply; });
+  EXPECT_THAT(ClientOf(hub).Search("a", 2),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("log-in page")));
+  reply = {.status = 503};
+  EXPECT_THAT(ClientOf(hub).Search("a", 2),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again later")));
+}
+
+TEST_F(HubClientTest, GgufIsLookedForByTheModelThatAnotherFormatWasMadeFrom) {
+  const FakeHub hub([](const FakeRequest& request) {
+    if (request.path.find("/revision/") != std::string::npos) {
+      return FakeReply{.body = R"({"id": "org/repo-AWQ", "sha": "0123", "siblings": [],
+          "tags": [7, "awq", "base_model:quantized:../x", "base_model:quantized:maker/repo"]})"};
+    }
+    return FakeReply{.body = R"([{"id": "ggml-org/repo-GGUF"}])"};
+  });
+  HubClient client = ClientOf(hub);
+  const auto repo = client.ListRepository(source_);
+  ASSERT_THAT(repo, IsOk());
+  const auto found = client.FindGgufOf(*repo, 3);
+  ASSERT_THAT(found, IsOk());
+  ASSERT_EQ(found->size(), 1);
+  EXPECT_EQ((*found)[0].repo, "ggml-org/repo-GGUF");
+  EXPECT_EQ(hub.requests().back().path,
+            "/api/models?filter=base_model%3Aquantized%3Amaker%2Frepo&filter=gguf"
+            "&sort=downloads&direction=-1&limit=3");
+  ASSERT_THAT(client.FindGgufOf({.repo = "org/repo"}, 3), IsOk());
+  EXPECT_THAT(hub.requests().back().path, HasSubstr("quantized%3Aorg%2Frepo&"));
 }
 
 TEST_F(HubClientTest, TheTokenIsFoundWhereHuggingFacesProgramsLook) {

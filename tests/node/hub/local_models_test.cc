@@ -41,7 +41,8 @@ class LocalModelsTest : public ::testing::Test {
                                  .hugging_face = root_ + "/hf",
                                  .ollama = root_ + "/ollama",
                                  .lm_studio = root_ + "/lm",
-                                 .llama_cpp = root_ + "/llama"};
+                                 .llama_cpp = root_ + "/llama",
+                                 .others = {root_ + "/mine"}};
 };
 
 TEST_F(LocalModelsTest, FindsThoseOfEachProgram) {
@@ -56,8 +57,9 @@ TEST_F(LocalModelsTest, FindsThoseOfEachProgram) {
   const std::string llama = Write("llama/org_third_m-Q2_K.gguf");
   const std::string own = Write("strata/huggingface.co/org/fourth/c0ffee/m-Q4_0.gguf");
   const auto path = [](const std::string& text) { return Field(&LocalModel::path, text); };
-  EXPECT_THAT(Find(),
-              UnorderedElementsAre(path(link), path(ollama), path(lm), path(llama), path(own)));
+  const std::string other = Write("mine/sub/m.gguf");
+  EXPECT_THAT(Find(), UnorderedElementsAre(path(link), path(ollama), path(lm), path(llama),
+                                           path(own), path(other)));
   EXPECT_THAT(Choose("hf:org/repo"), IsOkAndHolds(path(link)));
   EXPECT_THAT(Choose("hf:Org/Repo:q8_0"), IsOkAndHolds(path(link)));
   EXPECT_THAT(Choose("hf:org/repo/m-Q8_0.gguf"), IsOkAndHolds(path(link)));
@@ -67,6 +69,30 @@ TEST_F(LocalModelsTest, FindsThoseOfEachProgram) {
   EXPECT_THAT(Choose("hf:org/other"), IsOkAndHolds(path(lm)));
   EXPECT_THAT(Choose("hf:org/third:Q2_K"), IsOkAndHolds(path(llama)));
   EXPECT_THAT(Choose("hf:org/fourth"), IsOkAndHolds(path(own)));
+}
+
+TEST_F(LocalModelsTest, IsFoundByItsPathItsNameOrItsShortName) {
+  const std::string qwen = Write("hf/models--Qwen--Qwen3-8B-GGUF/snapshots/c0/m-Q8_0.gguf");
+  const std::string tales = Write("llama/tales.gguf");
+  const auto find = [&](const std::string& name) { return FindLocalModel(Find(), name); };
+  const auto path = [](const std::string& text) { return Field(&LocalModel::path, text); };
+  EXPECT_THAT(find(tales), IsOkAndHolds(path(tales)));
+  EXPECT_THAT(find("Tales"), IsOkAndHolds(path(tales)));
+  for (const char* name :
+       {"qwen3-8b", "Qwen3-8B:Q8_0", "hf:qwen/qwen3-8b-gguf:q8_0", "Qwen/Qwen3-8B-GGUF"}) {
+    EXPECT_THAT(find(name), IsOkAndHolds(path(qwen))) << name;
+  }
+  EXPECT_THAT(find("qwen3-8b:Q4_0"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(find("tale"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(find(std::string(10'000, 'a')), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(find("hf:../x"), StatusIs(absl::StatusCode::kInvalidArgument));
+  // Of the same size it is the same; else nobody knows which is meant.
+  Write("strata/x.org/tales.gguf");
+  EXPECT_TRUE(find("tales").ok());
+  const std::string larger = Write("strata/y.org/tales.gguf", "GGUF another");
+  EXPECT_THAT(find("tales"),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(larger)));
+  EXPECT_THAT(find(larger), IsOkAndHolds(path(larger)));
 }
 
 TEST_F(LocalModelsTest, WhatIsNotMeantIsNotHere) {

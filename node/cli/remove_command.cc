@@ -1,0 +1,92 @@
+#include "node/cli/remove_command.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "node/base/progress.h"
+#include "node/base/standard_output.h"
+#include "node/cli/model_names.h"
+#include "node/client/coordinator_client.h"
+#include "node/hub/model_removal.h"
+#include "node/hub/near_names.h"
+
+namespace strata {
+namespace {
+
+// kFailedPrecondition: a cluster has the model loaded, or wants it; or one is there that cannot be
+// asked.
+absl::Status CheckUnused(const ModelRemoval& removal, const ClientOptions& options) {
+  const auto client = CoordinatorClient::Connect(options);
+  if (absl::IsUnavailable(client.status())) return absl::OkStatus();  // there is no cluster
+  const auto models = client.ok() ? (*client)->ListModels()
+                                  : absl::StatusOr<wire::ListModelsResponse>(client.status());
+  if (!models.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "whether ", removal.name, " is loaded cannot be asked: ", models.status().message()));
+  }
+  for (const wire::ModelStatus& model : models->models()) {
+    const bool is_it = absl::c_any_of(removal.files, [&](const std::string& file) {
+      std::error_code error;
+      return std::filesystem::equivalent(file, model.source().path(), error) && !error;
+    });
+    if (is_it) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(removal.name, " is loaded; strata unload ", model.name(), " makes it free"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunRemove(const RemoveOptions& options) {
+  const ModelFolders folders = ModelFoldersFromEnvironment();
+  const std::string meant = ModelPathOf(WithoutAlias(options.model, options.client.data_dir));
+  const auto removal = FindRemoval(folders, meant);
+  if (absl::IsNotFound(removal.status())) {
+    std::vector<std::string> names;
+    for (const LocalModel& model : FindLocalModels({.strata = folders.strata})) {
+      names.push_back(model.name);
+    }
+    return absl::NotFoundError(absl::StrCat(removal.status().message(), NearText(meant, names)));
+  }
+  if (!removal.ok()) return removal.status();
+  if (auto s = CheckUnused(*removal, options.client); !s.ok()) return s;
+  if (!options.yes) {
+    if (isatty(STDIN_FILENO) == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this would remove ", removal->name, "; --yes does so without a terminal"));
+    }
+    std::cerr << "Remove " << removal->name << " (" << removal->files.size()
+              << (removal->files.size() == 1 ? " file, " : " files, ")
+              << BytesString(removal->freed_bytes) << " freed)"
+              << (removal->users.empty()
+                      ? ""
+                      : absl::StrCat(", which ", absl::StrJoin(removal->users, ", "),
+                                     " uses by a link"))
+              << "? [y/N] " << std::flush;
+    std::string line;
+    std::getline(std::cin, line);
+    const std::string answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
+    if (answer != "y" && answer != "yes") return absl::CancelledError("nothing is removed");
+  }
+  if (auto s = RemoveModel(folders, *removal); !s.ok()) return s;
+  return WriteToStdout(
+      options.json ? nlohmann::json{{"removed", removal->name},
+                                    {"files", removal->files},
+                                    {"freed_bytes", removal->freed_bytes}}
+                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                         "\n"
+                   : absl::StrCat(removal->name, " is removed, ", BytesString(removal->freed_bytes),
+                                  " are free again\n"));
+}
+
+}  // namespace strata
