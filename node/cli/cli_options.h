@@ -29,5 +29,6 @@ void AddDoctor(CLI::App* app, DoctorOptions* options);
 void AddApprove(CLI::App* app, ApproveOptions* options);
 void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options, KeyChangeOptions* change);
 void AddToken(CLI::App* app, TokenOptions* options);
+void AddPage(CLI::App* app, TokenOptions* options);
 
 }  // namespace strata
