@@ -61,17 +61,17 @@ strata_packages() {
   local names
   case $OSTYPE:$1 in
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils curl grpc openssl protobuf abseil libuv cli11
-      nlohmann-json blake3 boost ftxui llama.cpp python" ;;
-    darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
+      nlohmann-json blake3 boost ftxui llama.cpp python node" ;;
+    darwin*:test) names="googletest google-benchmark llvm shellcheck" ;;
     darwin*:bench | darwin*:gpu | darwin*:package | darwin*:verbs | darwin*:browser) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev libssl-dev libcurl4-openssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
       libcli11-dev nlohmann-json3-dev libboost-dev libpython3-dev python3 python3-jinja2 libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
-      libggml-dev" ;;
+      libggml-dev nodejs" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev libnlohmann-json-schema-validator-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
-      llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers nginx openssh-client
+      llama.cpp-tools llama.cpp-tools-extra libggml0-backend-vulkan mesa-vulkan-drivers nginx openssh-client
       xz-utils busybox-static systemd groff-base zsh fish python3-yaml umoci libavahi-compat-libdnssd-dev debhelper lintian rpm ruby" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
     # NVIDIA's Vulkan driver, which is the host's, needs libraries of X11 and glvnd even without a display.
@@ -93,7 +93,7 @@ strata_nvidia() {
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; package) echo 100 ;; verbs) echo 700 ;; browser) echo 500 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
+  case $1 in base) echo 1200 ;; test) echo 900 ;; bench) echo 1 ;; package) echo 100 ;; verbs) echo 700 ;; browser) echo 500 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.

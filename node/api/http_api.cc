@@ -129,7 +129,10 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
   const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
   const auto responder =
       Recorded(WithOrigin(std::move(unrecorded), request, options_.browsers), record);
-  const absl::Status browser = CheckBrowser(request, options_.browsers);
+  absl::Status browser = CheckBrowser(request, options_.browsers);
+  if (browser.ok() && found.scope != ApiScope::kChat && options_.open.Has(found.scope)) {
+    browser = CheckHost(request, options_.browsers);
+  }
   const auto exchange = std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
                                                                   .responder = responder,
                                                                   .record = record,

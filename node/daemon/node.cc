@@ -432,6 +432,10 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
     std::ranges::move(control->Routes(), std::back_inserter(routes));
     std::ranges::move(PageRoutes(PageFiles()), std::back_inserter(routes));
   }
+  BrowserPolicy browsers = options.browsers;
+  for (const char* domain : {"", ".local"}) {
+    browsers.hosts.push_back(absl::StrCat(MachineName(), domain));
+  }
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
@@ -439,7 +443,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
                        .tokens = tokens_.get(),
                        .open = *open,
                        .error_form = OpenAiError,
-                       .browsers = options.browsers},
+                       .browsers = std::move(browsers)},
       std::move(routes), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });

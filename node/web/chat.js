@@ -255,7 +255,7 @@ export function Chat({ connected, models: cluster_models }) {
     stay.current = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   };
 
-  return html`<div class="chat">
+  return html`<h1 class="hidden">${words.heading}</h1><div class="chat">
     <aside aria-label=${words.conversations}>
       <p class="actions"><button class="main" onClick=${() => open(fresh(current.model))}>${words.fresh}</button>
         <button onClick=${exportAll} disabled=${list.length === 0}>${words.exportAll}</button>

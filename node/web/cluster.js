@@ -65,10 +65,10 @@ function NodeCard({ node, isCoordinator, models, isAdmin, setNote }) {
     setBusy('');
   };
   return html`<article class=${`card node ${node.state === 'alive' ? '' : 'is-away'}`} aria-label=${node.name}>
-    <h3>${node.name}
+    <h2>${node.name}
       ${isCoordinator && html` <span class="tag">${words.coordinator}</span>`}
       <span class=${`state ${node.state === 'alive' ? 'good' : 'bad'}`}>${words.states[node.state] || node.state}</span>
-    </h3>
+    </h2>
     <p class="small">${node.address}${node.version && html` · ${words.version} ${node.version}`}${node.measuring && html` · ${words.measuring}`}</p>
     ${node.devices.map((device) => html`<div key=${device.name} class="device">
       <p><b>${device.name}</b> ${device.description} <span class="small">${device.problem ? words.notUsable
@@ -123,7 +123,7 @@ function Picture({ cluster, links }) {
 }
 
 export function Events({ happened }) {
-  return html`<section class="card" aria-labelledby="happened"><h3 id="happened">${text.events.heading}</h3>
+  return html`<section class="card" aria-labelledby="happened"><h2 id="happened">${text.events.heading}</h2>
     ${happened.length === 0 ? html`<p class="small">${text.events.none}</p>` : html`<ol class="events">
       ${happened.map((event) => html`<li key=${`${event.at_ms}${event.kind}${event.node || event.model}`}>
         <time datetime=${new Date(event.at_ms).toISOString()}>${new Date(event.at_ms).toLocaleTimeString()}</time>
@@ -136,9 +136,9 @@ export function Cluster({ cluster, models, happened, isAdmin, viewOnly, setNote 
   const links = linksOf(cluster);
   const coordinator = cluster.nodes.find((node) => node.id === cluster.coordinator);
   return html`
-    <h2>${words.heading(cluster.cluster)} <span class="small">${words.nodes(cluster.nodes.length)}, ${coordinator ? words.coordinates(coordinator.name) : words.noCoordinator}</span></h2>
+    <h1>${words.heading(cluster.cluster)} <span class="small">${words.nodes(cluster.nodes.length)}, ${coordinator ? words.coordinates(coordinator.name) : words.noCoordinator}</span></h1>
     ${!isAdmin && html`<p class="small">${viewOnly ? text.login.viewOnly : text.login.needAdmin}</p>`}
-    ${cluster.problems.length > 0 && html`<section class="card" aria-labelledby="problems"><h3 id="problems">${words.problems}</h3>
+    ${cluster.problems.length > 0 && html`<section class="card" aria-labelledby="problems"><h2 id="problems">${words.problems}</h2>
       <ul>${cluster.problems.map((problem) => html`<li key=${problem} class="problem">${problem}</li>`)}</ul></section>`}
     ${cluster.nodes.length <= picture_nodes_max && html`<section class="card"><${Picture} cluster=${cluster} links=${links} /></section>`}
     <div class="grid">${cluster.nodes.map((node) => html`<${NodeCard} key=${node.id} node=${node} models=${models} isAdmin=${isAdmin} setNote=${setNote} isCoordinator=${node.id === cluster.coordinator} />`)}</div>

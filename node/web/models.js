@@ -27,7 +27,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
   };
   const speed = Math.min(...stages.map((stage) => stage.now?.tokens_per_s ?? Infinity));
   return html`<article class="card" aria-label=${model.model}>
-    <h3>${model.model} <span class=${`state ${model.state === 'serving' ? 'good' : model.state === 'failed' ? 'bad' : ''}`}>${words.states[model.state] || model.state}</span></h3>
+    <h2>${model.model} <span class=${`state ${model.state === 'serving' ? 'good' : model.state === 'failed' ? 'bad' : ''}`}>${words.states[model.state] || model.state}</span></h2>
     <p class="small">${words.facts(model)}, ${bytes(model.tensor_bytes)}</p>
     ${model.problem && html`<p class="problem">${model.problem}</p>`}
     <dl class="facts">
@@ -93,10 +93,10 @@ export function Models({ models, cluster, happened, isAdmin, viewOnly, setNote }
     }
     setLoad(null);
   };
-  return html`<h2>${words.heading}</h2>
+  return html`<h1>${words.heading}</h1>
     ${!models ? html`<p role="status">${text.loading}</p>` : models.length === 0 ? html`<p class="card">${words.none}</p>`
       : models.map((model) => html`<${Model} key=${model.id} model=${model} cluster=${cluster} isAdmin=${isAdmin} setNote=${setNote} />`)}
-    ${isAdmin ? html`<form class="card" onSubmit=${submit}><h3>${words.load}</h3>
+    ${isAdmin ? html`<form class="card" onSubmit=${submit}><h2>${words.load}</h2>
       <label>${words.path}<input name="path" value=${path} onInput=${(e) => setPath(e.target.value)} spellcheck="false" /></label>
       <p class="actions"><button class="main" disabled=${!path.trim() || load}>${words.loadButton}</button>
         <a class="button" href=${`#plan?model=${encodeURIComponent(path.trim())}`}>${words.planButton}</a></p>

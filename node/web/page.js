@@ -36,7 +36,7 @@ function Login({ onToken, wrong }) {
     onToken(token.trim());
   };
   return html`<form class="card login" onSubmit=${submit}>
-    <h2>${text.login.title}</h2>
+    <h1>${text.login.title}</h1>
     <p>${text.login.words}</p>
     <label>${text.login.label}
       <input type="password" autocomplete="off" value=${token} onInput=${(e) => setToken(e.target.value)} />
@@ -117,8 +117,8 @@ function App({ linkProblem }) {
   const needsToken = who && scopes.length === 0;
   const View = views[view];
   return html`
-    <a class="skip" href=${`#${view}`} onClick=${(e) => { e.preventDefault(); document.querySelector('main').focus(); }}>${text.skip}</a>
     <header>
+      <a class="skip" href="#content" onClick=${(e) => { e.preventDefault(); document.getElementById('content').focus(); }}>${text.skip}</a>
       <a class="brand" href="#cluster"><img src="/icon.svg" alt="" width="24" height="24" /> ${text.title}</a>
       <nav aria-label=${text.viewsLabel}>
         ${Object.keys(views).map((name) => html`
@@ -129,7 +129,7 @@ function App({ linkProblem }) {
       ${shared.isAdmin && html`<span class="tag">${text.login.asAdmin}</span>`}
       ${session.token && html`<button onClick=${() => login('')}>${text.login.logout}</button>`}
     </header>
-    <main tabindex="-1">
+    <main id="content" tabindex="-1">
       ${note && html`<p class="note" role="status">${note} <button onClick=${() => setNote('')} aria-label=${text.cancel}>×</button></p>`}
       ${needsToken ? html`<${Login} onToken=${login} wrong=${refused} />`
         : who?.chatOnly && view !== 'chat' ? html`<p class="card">${text.login.chatOnly}</p>`

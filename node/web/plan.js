@@ -10,7 +10,7 @@ const words = text.plan;
 const query = () => new URLSearchParams(location.hash.split('?')[1] || '');
 
 function Result({ plan }) {
-  return html`<section class="card" aria-live="polite"><h3>${plan.model.name}</h3>
+  return html`<section class="card" aria-live="polite"><h2>${plan.model.name}</h2>
     <div class="layers" aria-hidden="true">${plan.stages.map((stage, i) => html`
       <span key=${i} class=${`layer l${i % 6}`} style=${{ flexGrow: stage.layers[1] - stage.layers[0] }}>${stage.node} ${stage.layers[0]}–${stage.layers[1] - 1}</span>`)}</div>
     <p>${words.predicted}: ${plan.steps.map((step) => `${step.sequences} × ${words.tokensPerSecond(1000 / step.step_ms)}`).join(', ')}</p>
@@ -64,7 +64,7 @@ export function Plan({ models, cluster, isAdmin, setNote }) {
     }
     setLoad(null);
   };
-  return html`<h2>${words.heading}</h2><p>${words.words}</p>
+  return html`<h1>${words.heading}</h1><p>${words.words}</p>
     <form class="card" onSubmit=${submit}>
       <label>${words.model}<input name="model" list="loaded" value=${form.model} onInput=${set('model')} spellcheck="false" aria-describedby="model-hint" /></label>
       <p id="model-hint" class="small">${words.modelHint}</p>

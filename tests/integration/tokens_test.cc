@@ -187,16 +187,16 @@ TEST_F(Tokens, OnThisMachineEverybodyLooksAndAnAdminCommands) {
                            const std::string& token) {
     HttpClient client(port_);
     EXPECT_TRUE(client.Send(absl::StrCat(
-        "POST /api/strata/v1", path, " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(),
-        "\r\n", token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"), "\r\n",
-        body)));
+        "POST /api/strata/v1", path,
+        " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n",
+        token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"), "\r\n", body)));
     return client.Read();
   };
   EXPECT_EQ(post("/unload", R"({"model": "x"})", "").status, 401);
   EXPECT_EQ(post("/plan", R"({"model": "/etc/passwd"})", "").status, 403);
 
-  const auto page = std::make_unique<Program>(
-      std::vector<std::string>{"page", "--data-dir", folder_});
+  const auto page =
+      std::make_unique<Program>(std::vector<std::string>{"page", "--data-dir", folder_});
   ASSERT_EQ(page->ExitStatus(), 0) << page->err();
   const std::string link = page->out();
   const size_t at = link.find("/#login=");
@@ -223,8 +223,8 @@ TEST_F(Tokens, APageMayBeForViewingOnlyOrNotThere) {
   Start({"--http", "0", "--no-page"});
   EXPECT_EQ(Get("/").status, 404);
   EXPECT_EQ(Get("/api/strata/v1/cluster").status, 404);
-  const auto page = std::make_unique<Program>(
-      std::vector<std::string>{"page", "--data-dir", folder_});
+  const auto page =
+      std::make_unique<Program>(std::vector<std::string>{"page", "--data-dir", folder_});
   EXPECT_NE(page->ExitStatus(), 0);
   EXPECT_THAT(page->err(), HasSubstr("--no-page"));
 }

@@ -17,14 +17,11 @@ before(async () => {
 });
 after(() => end(browser));
 
-// What axe-core finds that keeps people out. It is run beside the page's policy, which allows no other script.
-async function accessibility(at) {
-  const found = await at.evaluate(async (source) => {
-    if (!window.axe) (0, eval)(source);
-    const { violations } = await window.axe.run();
-    return violations.map(({ id, impact, nodes }) => ({ id, impact, html: nodes[0].html }));
-  }, fs.readFileSync(axe, 'utf8'));
-  return found.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+// What axe-core finds that keeps people out. A program that drives a browser may run scripts beside the page's policy.
+async function barriers(at) {
+  await at.evaluate(fs.readFileSync(axe, 'utf8'));
+  return at.evaluate(async () => (await window.axe.run()).violations
+    .filter(({ impact }) => impact !== 'minor').map(({ id, nodes }) => `${id}: ${nodes[0].html}`));
 }
 
 test('shows the nodes to everybody at loopback, and changes nothing for them', async () => {
@@ -32,7 +29,7 @@ test('shows the nodes to everybody at loopback, and changes nothing for them', a
   await page.goto(kitchen.http);
   const nodes = page.locator('article.node');
   await nodes.nth(1).waitFor();
-  assert.deepEqual((await nodes.locator('h3').allTextContents()).map((t) => t.includes(hostile) || t.includes('kitchen')), [true, true]);
+  assert.deepEqual((await nodes.locator('h2').allTextContents()).map((t) => t.includes(hostile) || t.includes('kitchen')), [true, true]);
   assert.equal(await page.locator('img[src="x"]').count(), 0);
   assert.equal(await page.getByRole('button', { name: 'Drain' }).count(), 0);
   const refused = await fetch(`${kitchen.http}/api/strata/v1/load`, { method: 'POST', body: JSON.stringify({ model }) });
@@ -84,13 +81,31 @@ test('chats, and keeps the conversation', async () => {
 for (const view of ['Cluster', 'Models', 'Plan', 'Chat']) {
   test(`${view} keeps nobody out, on a phone neither`, async () => {
     await page.getByRole('navigation').getByRole('link', { name: view }).click();
-    await page.locator('main h2, main textarea').first().waitFor();
-    assert.deepEqual(await accessibility(page), []);
+    await page.locator('main h1').waitFor({ state: 'attached' });
+    assert.deepEqual(await barriers(page), []);
     await page.setViewportSize({ width: 390, height: 844 });
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
     await page.setViewportSize({ width: 1200, height: 900 });
   });
 }
+
+test('shows fifty nodes, on a phone too', async () => {
+  const phone = await openPage(browser, { viewport: { width: 390, height: 844 } });
+  const one = (await (await fetch(`${kitchen.http}/api/strata/v1/cluster`)).json()).nodes[0];
+  const nodes = Array.from({ length: 50 }, (_, i) => ({ ...one, id: `${i}`, name: `node-${i}` }));
+  for (const node of nodes) {
+    node.links = Object.fromEntries(nodes.map(({ id }) => [id, { round_trip_p50_us: 200, round_trip_p99_us: 400, bytes_per_s: 1e8 }]));
+  }
+  const cluster = JSON.stringify({ cluster: 'home', coordinator: '0', epoch: 1, nodes, problems: [] });
+  await phone.route('**/api/strata/v1/events', (route) => route.fulfill({
+    contentType: 'text/event-stream', body: `event: cluster\ndata: ${cluster}\n\n`,
+  }));
+  await phone.goto(kitchen.http);
+  await phone.locator('article.node').nth(49).waitFor();
+  assert.ok(await phone.evaluate(() => document.documentElement.scrollWidth <= 390));
+  assert.deepEqual(phone.problems, []);
+  await phone.close();
+});
 
 test('goes on when the node was gone and is back', async () => {
   await page.getByRole('navigation').getByRole('link', { name: 'Cluster' }).click();
