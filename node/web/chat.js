@@ -53,6 +53,7 @@ const fresh = (model = '') => ({
   top_p: '',
   max_tokens: '',
   seed: '',
+  schema: '',
   messages: [],
 });
 
@@ -62,7 +63,7 @@ const isConversation = (value) => value && typeof value.id === 'string' && Array
 // What is stored, or a file, may hold anything: only what a conversation has is taken.
 function conversationOf(value) {
   const made = { ...fresh(), id: value.id };
-  for (const name of ['model', 'system', 'temperature', 'top_p', 'max_tokens', 'seed']) {
+  for (const name of ['model', 'system', 'temperature', 'top_p', 'max_tokens', 'seed', 'schema']) {
     if (typeof value[name] === 'string') made[name] = value[name];
   }
   made.messages = value.messages.map((m) => ({
@@ -162,6 +163,16 @@ export function Chat({ connected, models: cluster_models }) {
     if (conversation.system.trim()) body.messages.unshift({ role: 'system', content: conversation.system });
     for (const name of ['temperature', 'top_p', 'max_tokens', 'seed']) {
       if (conversation[name] !== '') body[name] = Number(conversation[name]);
+    }
+    if (conversation.schema.trim()) {
+      try {
+        const schema = JSON.parse(conversation.schema);
+        body.response_format = { type: 'json_schema', json_schema: { name: 'answer', schema } };
+      } catch {
+        setCurrent(conversation);
+        setProblem(words.wrongSchema);
+        return;
+      }
     }
     const stop = new AbortController();
     setRunning(stop);
@@ -273,6 +284,7 @@ export function Chat({ connected, models: cluster_models }) {
             <label>${words.maxTokens}<input type="number" min="1" placeholder=${words.defaultValue} value=${current.max_tokens} onInput=${set('max_tokens')} /></label>
             <label>${words.seed}<input type="number" placeholder=${words.defaultValue} value=${current.seed} onInput=${set('seed')} /></label>
           </div>
+          <label>${words.schema}<textarea rows="3" spellcheck="false" value=${current.schema} onInput=${set('schema')}></textarea></label>
           <button onClick=${remove} disabled=${current.messages.length === 0}>${words.remove}</button></details>
       </div>
       ${models && models.length === 0 && html`<p class="card">${words.noModels}</p>`}

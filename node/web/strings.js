@@ -153,6 +153,8 @@ export const text = {
     settings: 'Settings',
     system: 'System prompt',
     temperature: 'Temperature', topP: 'Top P', maxTokens: 'Most tokens', seed: 'Seed',
+    schema: 'The answer follows this JSON Schema',
+    wrongSchema: 'The JSON Schema in the settings is no JSON.',
     defaultValue: 'default',
     thoughts: 'Thoughts',
     you: 'You',
