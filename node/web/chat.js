@@ -31,6 +31,7 @@ function Markdown({ source }) {
       FORBID_TAGS: ['img', 'style', 'form', 'input', 'button', 'textarea', 'select', 'svg', 'math', 'video', 'audio'],
       FORBID_ATTR: ['style', 'class', 'id', 'name'],
     }));
+    if (!navigator.clipboard) return; // not over plain HTTP from elsewhere
     for (const pre of at.current.querySelectorAll('pre')) {
       const button = document.createElement('button');
       button.textContent = text.copy;
