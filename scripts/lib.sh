@@ -53,6 +53,7 @@ strata_native() {
 #   bench  the programs that scripts/bench-* compare with, on top of test
 #   train  for scripts/train_demo_model, on top of base
 #   package  for scripts/package, on top of base
+#   browser  for scripts/page-test and scripts/screenshots, on top of test
 #   verbs  for the virtual machine of scripts/test-verbs, on top of test
 #   gpu    ggml's Vulkan plug-in; with an NVIDIA card it comes by itself, and the CUDA plug-in instead
 #          where the mirror has the one that fits (scripts/setup)
@@ -60,23 +61,24 @@ strata_packages() {
   local names
   case $OSTYPE:$1 in
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils curl grpc openssl protobuf abseil libuv cli11
-      nlohmann-json blake3 boost ftxui llama.cpp python" ;;
-    darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
-    darwin*:bench | darwin*:gpu | darwin*:package | darwin*:verbs) names="" ;;
+      nlohmann-json blake3 boost ftxui llama.cpp python node" ;;
+    darwin*:test) names="googletest google-benchmark llvm shellcheck" ;;
+    darwin*:bench | darwin*:gpu | darwin*:package | darwin*:verbs | darwin*:browser) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev libssl-dev libcurl4-openssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
       libcli11-dev nlohmann-json3-dev libboost-dev libpython3-dev python3 python3-jinja2 libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
-      libggml-dev" ;;
+      libggml-dev nodejs" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev libnlohmann-json-schema-validator-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
-      llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers nginx openssh-client
+      llama.cpp-tools llama.cpp-tools-extra libggml0-backend-vulkan mesa-vulkan-drivers nginx openssh-client
       xz-utils busybox-static systemd groff-base zsh fish python3-yaml umoci libavahi-compat-libdnssd-dev debhelper lintian rpm ruby" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
     # NVIDIA's Vulkan driver, which is the host's, needs libraries of X11 and glvnd even without a display.
     *:gpu) names="libggml0-backend-vulkan libxext6 libglvnd0" ;;
     *:package) names="xz-utils libggml0-backend-vulkan build-essential debhelper umoci" ;;
     *:verbs) names="qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core ibverbs-providers" ;;
+    *:browser) names="chromium-headless-shell" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086
@@ -91,7 +93,7 @@ strata_nvidia() {
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; package) echo 100 ;; verbs) echo 700 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
+  case $1 in base) echo 1200 ;; test) echo 900 ;; bench) echo 1 ;; package) echo 100 ;; verbs) echo 700 ;; browser) echo 500 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.
@@ -246,6 +248,75 @@ strata_why() {
   fi
 }
 
+# Fetches npm packages once: strata_npm FOLDER LOG WAY FILE…
+# FOLDER gets copies of the files, package.json among them, and node_modules. WAY: npm's words. False: npm or the
+# packages cannot be had; LOG says why. Where there is no npm, Node's corepack fetches the one that package.json
+# names. In the place.
+strata_npm() {
+  local folder=$1 log=$2 way=$3 new npm=(npm)
+  shift 3
+  [[ ! -d $folder/node_modules ]] || return 0
+  mkdir -p "$(dirname "$log")" "$(dirname "$folder")" && new=$(mktemp -d "$folder.XXXXXX") || return
+  cp "$@" "$new/"
+  command -v npm >/dev/null || npm=(corepack npm)
+  # shellcheck disable=SC2086
+  if command -v "${npm[0]}" >/dev/null &&
+    (cd "$new" && COREPACK_HOME=$strata_cache/corepack COREPACK_ENABLE_DOWNLOAD_PROMPT=0 \
+      timeout 300 "${npm[@]}" $way --no-audit --no-fund --fetch-retries=1 --fetch-timeout=30000) </dev/null >"$log" 2>&1; then
+    # Where another run was quicker, its packages stay.
+    if [[ -e $folder ]]; then rm -rf "$new"; else mv "$new" "$folder"; fi
+  else
+    rm -rf "$new"
+  fi
+  [[ -d $folder/node_modules ]]
+}
+
+# Runs node with these words where the scripts and packages of tests/page are, against the program $1: Debian's Chromium
+# (scripts/setup browser), driven by packages that are fetched once, below ~/.cache/strata/page-test. In the place.
+# Exit status 77: something of that is not available here; a line says what.
+strata_browse() {
+  local program=$1 tests=$strata_repo/tests/page log=$strata_log_dir/page-test.log modules chromium name work status=0
+  shift
+  for name in chromium-headless-shell chromium; do
+    if chromium=$(command -v "$name"); then break; fi
+  done
+  if [[ -z $chromium ]]; then
+    say "skipped: there is no Chromium (scripts/setup browser installs it)"
+    return 77
+  fi
+  modules=$strata_cache/page-test/$(cat "$tests"/package*.json | cksum | cut -d ' ' -f 1)
+  if ! command -v node >/dev/null || ! strata_npm "$modules" "$log" 'ci --ignore-scripts' "$tests"/package*.json; then
+    say "skipped: what drives the browser cannot be fetched from the npm registry (log: $log)"
+    return 77
+  fi
+  work=$(mktemp -d)
+  cp "$tests"/*.mjs "$tests/package.json" "$work/"
+  ln -s "$modules/node_modules" "$work/node_modules"
+  (cd "$work" && STRATA_CHROMIUM=$chromium STRATA_PROGRAM=$program \
+    STRATA_DEMO_MODEL=$strata_repo/models/strata-demo.gguf node "$@") || status=$?
+  rm -rf "$work"
+  return "$status"
+}
+
+# Writes the folder of the packages of node/web into $1/page_modules, for CMake: empty where they cannot be
+# had, for then the build goes on without the page. They are fetched once; a failure is tried again after ten minutes.
+strata_page_modules() {
+  local web=$strata_repo/node/web modules text=
+  modules=$strata_cache/page/$(cat "$web"/package*.json | cksum | cut -d ' ' -f 1)
+  if [[ ! -d $modules/node_modules && -z $(find "$modules.failed" -mmin -10 2>/dev/null) ]]; then
+    # shellcheck disable=SC2016
+    if strata_run bash -c '. "$1/scripts/lib.sh" && strata_npm "$2" "$3" "ci --ignore-scripts" "$1"/node/web/package*.json' \
+      strata "$strata_repo" "$modules" "$strata_log_dir/page.log"; then
+      rm -f "$modules.failed"
+    else
+      mkdir -p "$(dirname "$modules")" && touch "$modules.failed"
+      say "the page's packages cannot be fetched from the npm registry: the program has no page (log: $strata_log_dir/page.log)"
+    fi
+  fi
+  [[ ! -d $modules/node_modules ]] || text=$modules/node_modules
+  [[ -e $1/page_modules && $(cat "$1/page_modules") == "$text" ]] || echo "$text" >"$1/page_modules"
+}
+
 # Configures and builds preset $1 in the place; further words are targets. Quick where nothing changed.
 strata_build() {
   local preset=$1 dir=$strata_repo/build/$1
@@ -256,6 +327,7 @@ strata_build() {
     flock 8
   fi
   cd "$strata_repo" || return 1
+  strata_page_modules "$dir" 8>&-
   if [[ ! -e $dir/build.ninja ]] || ! cmp -s CMakePresets.json "$dir/.presets"; then
     # A CMake cache of another folder or compiler cannot be used: makes a new one.
     strata_run cmake --preset "$preset" 8>&- || strata_run cmake --fresh --preset "$preset" 8>&- || return 1
@@ -271,6 +343,7 @@ strata_release() {
   local what="Building Strata (the first time takes a few minutes)"
   if [[ -x $(strata_bin_dir release)/strata ]]; then
     what="Bringing the build up to date"
+    strata_page_modules "$strata_repo/build/release"
     cmp -s "$strata_repo/CMakePresets.json" "$strata_repo/build/release/.presets" &&
       strata_run ninja -C "$strata_repo/build/release" -n strata 2>/dev/null | grep -q 'no work to do' && return
   fi

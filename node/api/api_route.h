@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "node/api/api_error.h"
 #include "node/api/api_exchange.h"
+#include "node/api/api_scopes.h"
 
 namespace strata {
 
@@ -18,7 +19,8 @@ struct ApiRoute {
   std::string header = {};  // only of requests that have this header; empty: of all
   // Whether a token's limits of requests count it: it may keep the cluster busy.
   bool is_generation = false;
-  bool is_public = false;  // needs no token
+  bool is_public = false;            // needs no token
+  ApiScope scope = ApiScope::kChat;  // that its clients need
   ErrorForm error_form = nullptr;
   std::function<void(SharedExchange exchange)> handle;
 };

@@ -1,6 +1,7 @@
 #include "node/api/api_token_file.h"
 
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "transport/security/private_file.h"
@@ -87,6 +89,12 @@ absl::StatusOr<ApiToken> ParseToken(const Json& json) {
   if (*expires >= 0) token.limits.expires = absl::FromUnixSeconds(*expires);
   token.limits.requests_per_minute = static_cast<uint32_t>(*requests);
   token.limits.streams_max = static_cast<uint32_t>(*streams);
+  if (json.contains("scopes")) {
+    const absl::StatusOr<ApiScopes> scopes = ParseApiScopes(Text(json, "scopes"));
+    if (!scopes.ok()) return Damaged(absl::StrCat("the scopes of ", token.name, " are wrong"));
+    token.scopes = *scopes;
+  }
+  token.once = json.value("once", Json(false)) == true;
   return token;
 }
 
@@ -134,6 +142,40 @@ absl::Status CheckNew(const NewApiToken& token) {
   return absl::OkStatus();
 }
 
+// Adds a token with the secret `bytes`.
+absl::Status Put(const NewApiToken& token, const SecretBytes& bytes, Tokens* tokens) {
+  if (Find(tokens, token.name) != tokens->end()) {
+    return absl::AlreadyExistsError(absl::StrCat("there is a token ", token.name, " already"));
+  }
+  if (tokens->size() >= kApiTokensMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there are ", kApiTokensMax, " tokens: revoke one first"));
+  }
+  tokens->push_back({.name = token.name,
+                     .hash = HashOf(bytes),
+                     .created = token.now,
+                     .limits = token.limits,
+                     .scopes = token.scopes,
+                     .once = token.once});
+  return absl::OkStatus();
+}
+
+// Names of links' codes, and of the tokens that they are exchanged for. No person's token begins
+// so.
+constexpr absl::string_view kLinkPrefix = "link@", kPagePrefix = "page@";
+
+// A name that no other code or token has, made of its secret's hash.
+std::string NameOf(absl::string_view prefix, const SecretBytes& bytes) {
+  return absl::StrCat(prefix, absl::BytesToHexString(HashOf(bytes).substr(0, 4)));
+}
+
+void ForgetExpired(absl::Time now, Tokens* tokens) {
+  std::erase_if(*tokens, [now](const ApiToken& token) {
+    return token.limits.expires <= now &&
+           (absl::StartsWith(token.name, kLinkPrefix) || absl::StartsWith(token.name, kPagePrefix));
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ApiTokenHash(absl::string_view text) {
@@ -174,6 +216,8 @@ std::string FormatApiTokens(const Tokens& tokens) {
     }
     if (limits.requests_per_minute > 0) json["requests_per_minute"] = limits.requests_per_minute;
     if (limits.streams_max > 0) json["streams_max"] = limits.streams_max;
+    json["scopes"] = ApiScopesText(token.scopes);
+    if (token.once) json["once"] = true;
     list.push_back(std::move(json));
   }
   return Json{{"version", kVersion}, {"tokens", std::move(list)}}.dump(1) + "\n";
@@ -197,17 +241,47 @@ absl::StatusOr<Secret> AddApiToken(const std::string& path, const NewApiToken& t
   if (absl::Status status = CheckNew(token); !status.ok()) return status;
   const absl::StatusOr<SecretBytes> bytes = NewSecretBytes();
   if (!bytes.ok()) return bytes.status();
+  absl::Status status = Change(path, [&](Tokens* tokens) { return Put(token, *bytes, tokens); });
+  if (!status.ok()) return status;
+  return SecretToText(kKind, *bytes);
+}
+
+absl::StatusOr<Secret> AddLinkCode(const std::string& path, absl::Time now) {
+  const absl::StatusOr<SecretBytes> bytes = NewSecretBytes();
+  if (!bytes.ok()) return bytes.status();
+  const NewApiToken code = {.name = NameOf(kLinkPrefix, *bytes),
+                            .limits = {.expires = now + kLinkTime},
+                            .scopes = {.chat = true, .view = true, .admin = true},
+                            .once = true,
+                            .now = now};
   absl::Status status = Change(path, [&](Tokens* tokens) {
-    if (Find(tokens, token.name) != tokens->end()) {
-      return absl::AlreadyExistsError(absl::StrCat("there is a token ", token.name, " already"));
-    }
-    if (tokens->size() >= kApiTokensMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("there are ", kApiTokensMax, " tokens: revoke one first"));
-    }
-    tokens->push_back(
-        {.name = token.name, .hash = HashOf(*bytes), .created = token.now, .limits = token.limits});
-    return absl::OkStatus();
+    ForgetExpired(now, tokens);
+    return Put(code, *bytes, tokens);
+  });
+  if (!status.ok()) return status;
+  return SecretToText(kKind, *bytes);
+}
+
+absl::StatusOr<Secret> RedeemLinkCode(const std::string& path, absl::string_view code,
+                                      absl::Time now) {
+  const absl::Status refused = absl::PermissionDeniedError(
+      "this link was used already, or has expired: strata page prints a new one");
+  const absl::StatusOr<std::string> hash = ApiTokenHash(code);
+  if (!hash.ok()) return refused;
+  const absl::StatusOr<SecretBytes> bytes = NewSecretBytes();
+  if (!bytes.ok()) return bytes.status();
+  absl::Status status = Change(path, [&](Tokens* tokens) {
+    ForgetExpired(now, tokens);
+    const auto it = std::find_if(tokens->begin(), tokens->end(), [&](const ApiToken& token) {
+      return token.once && CRYPTO_memcmp(token.hash.data(), hash->data(), hash->size()) == 0;
+    });
+    if (it == tokens->end()) return refused;
+    const NewApiToken page = {.name = NameOf(kPagePrefix, *bytes),
+                              .limits = {.expires = now + kPageTokenTime},
+                              .scopes = it->scopes,
+                              .now = now};
+    tokens->erase(it);
+    return Put(page, *bytes, tokens);
   });
   if (!status.ok()) return status;
   return SecretToText(kKind, *bytes);

@@ -4,12 +4,14 @@
 // runs.
 //
 //   {"version": 1, "tokens": [{"name": "kitchen", "sha256": "64 hex digits", "created": 1800000000,
-//     "expires": 1810000000, "requests_per_minute": 60, "streams_max": 2}]}
+//     "expires": 1810000000, "requests_per_minute": 60, "streams_max": 2,
+//     "scopes": "chat,view", "once": true}]}
 //
-// times in seconds since 1970; an absent limit means no limit. The hash is SHA-256 of "strata api
-// token\n" and the token's 32 bytes. A token is 256 random bits: no attacker finds one for a given
-// hash by trying, so a salt or a slow hash, which passwords need, would only cost time at each
-// request. All functions may be called from any thread and block on the disk.
+// times in seconds since 1970; an absent limit means no limit, absent scopes chat alone. The hash
+// is SHA-256 of "strata api token\n" and the token's 32 bytes. A token is 256 random bits: no
+// attacker finds one for a given hash by trying, so a salt or a slow hash, which passwords need,
+// would only cost time at each request. All functions may be called from any thread and block on
+// the disk.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "node/api/api_scopes.h"
 #include "transport/base/wall_clock.h"
 #include "transport/security/secret.h"
 
@@ -46,6 +49,8 @@ struct ApiToken {
   std::string hash;  // 32 bytes
   absl::Time created;
   ApiTokenLimits limits;
+  ApiScopes scopes = {.chat = true};
+  bool once = false;  // the code of a link, which admits nobody by itself: RedeemLink()
 };
 
 // The hash of a token's text as a client sends it. kInvalidArgument: `text` is not a token.
@@ -69,9 +74,22 @@ absl::StatusOr<std::vector<ApiToken>> ReadApiTokens(const std::string& path);
 struct NewApiToken {
   std::string name;
   ApiTokenLimits limits;
+  ApiScopes scopes = {.chat = true};
+  bool once = false;
   absl::Time now = WallNow();
 };
 absl::StatusOr<Secret> AddApiToken(const std::string& path, const NewApiToken& token);
+
+// How long the code of a link to the page is valid, and the token that it is exchanged for.
+inline constexpr absl::Duration kLinkTime = absl::Minutes(10);
+inline constexpr absl::Duration kPageTokenTime = absl::Hours(12);
+// Makes the code of a link, of all scopes, and forgets those that have expired. Errors of
+// AddApiToken().
+absl::StatusOr<Secret> AddLinkCode(const std::string& path, absl::Time now);
+// Replaces a link's code by a token with its scopes, which is returned. kPermissionDenied: `code`
+// is none, was used, or has expired; else errors of AddApiToken().
+absl::StatusOr<Secret> RedeemLinkCode(const std::string& path, absl::string_view code,
+                                      absl::Time now);
 
 // kNotFound: no token has that name.
 absl::Status RevokeApiToken(const std::string& path, absl::string_view name);

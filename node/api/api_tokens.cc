@@ -89,8 +89,12 @@ const ApiToken* ApiTokens::Shared::Find(absl::string_view hash) const {
 }
 
 struct ApiTokens::TokenGrant::Share {
-  Share(std::shared_ptr<Shared> s, std::string h, std::string n, bool st)
-      : shared(std::move(s)), hash(std::move(h)), name(std::move(n)), stream(st) {}
+  Share(std::shared_ptr<Shared> s, const ApiToken& token, bool st)
+      : shared(std::move(s)),
+        hash(token.hash),
+        name(token.name),
+        scopes(token.scopes),
+        stream(st) {}
   Share(const Share&) = delete;
   Share& operator=(const Share&) = delete;
   ~Share() {
@@ -103,6 +107,7 @@ struct ApiTokens::TokenGrant::Share {
   const std::shared_ptr<Shared> shared;
   const std::string hash;
   const std::string name;
+  const ApiScopes scopes;
   const bool stream;
 };
 
@@ -114,6 +119,10 @@ ApiTokens::TokenGrant::~TokenGrant() = default;
 const std::string& ApiTokens::TokenGrant::name() const {
   static const std::string* const kNone = new std::string;
   return share_ == nullptr ? *kNone : share_->name;
+}
+
+ApiScopes ApiTokens::TokenGrant::scopes() const {
+  return share_ == nullptr ? ApiScopes() : share_->scopes;
 }
 
 ApiTokens::ApiTokens(std::string path, Clock* clock)
@@ -131,8 +140,15 @@ ApiTokens::AdmitResult ApiTokens::Admit(const Request& request) {
     return result;
   }
   const ApiToken* const token = hash.ok() ? shared_->Find(*hash) : nullptr;
-  if (token == nullptr || request.now >= token->limits.expires) {
+  if (token == nullptr || token->once || request.now >= token->limits.expires) {
     result.status = absl::UnauthenticatedError("no valid token came with the request");
+    return result;
+  }
+  if (!token->scopes.Has(request.scope)) {
+    result.status = absl::PermissionDeniedError(
+        absl::StrCat("this token may not do that: it has the scopes ", ApiScopesText(token->scopes),
+                     ", and this needs ", ApiScopeName(request.scope),
+                     " (strata token new NAME --scope ", ApiScopeName(request.scope), ")"));
     return result;
   }
   const TokenLimiter::Result limit =
@@ -142,8 +158,7 @@ ApiTokens::AdmitResult ApiTokens::Admit(const Request& request) {
     result.retry_after = absl::Microseconds(limit.retry_after_us);
     return result;
   }
-  result.grant.share_ =
-      std::make_unique<TokenGrant::Share>(shared_, *hash, token->name, request.stream);
+  result.grant.share_ = std::make_unique<TokenGrant::Share>(shared_, *token, request.stream);
   return result;
 }
 

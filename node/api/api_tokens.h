@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "node/api/api_scopes.h"
 #include "transport/base/clock.h"
 
 namespace strata {
@@ -33,6 +34,8 @@ class ApiTokens {
     ~TokenGrant();
     // The token's name, no secret: for logs and fair queueing. Empty when the grant is.
     const std::string& name() const;
+    // None when the grant is empty.
+    ApiScopes scopes() const;
 
    private:
     friend class ApiTokens;
@@ -45,14 +48,16 @@ class ApiTokens {
   ~ApiTokens();
 
   struct Request {
-    absl::string_view text;  // the value behind "Bearer"
-    bool stream = false;     // the request counts against `streams_max` too
-    absl::Time now;          // wall time, for tokens that expire
+    absl::string_view text;            // the value behind "Bearer"
+    bool stream = false;               // the request counts against `streams_max` too
+    ApiScope scope = ApiScope::kChat;  // that the request needs
+    absl::Time now;                    // wall time, for tokens that expire
   };
   struct AdmitResult {
     // kUnauthenticated: not a token of ours, or an expired one; the client does not learn which.
-    // kResourceExhausted: a limit of the token, in words for people. kUnavailable: the file cannot
-    // be read, so no request is admitted; the message is for the log, not for the client.
+    // kPermissionDenied: the token lacks the scope; kResourceExhausted: a limit of the token; both
+    // in words for people. kUnavailable: the file cannot be read, so no request is admitted; the
+    // message is for the log, not for the client.
     absl::Status status;
     absl::Duration retry_after;  // with kResourceExhausted: zero when it cannot be known
     TokenGrant grant;

@@ -63,6 +63,12 @@ bool IsAllowed(const HttpRequest& request, const BrowserPolicy& policy) {
                         [origin](const std::string& pattern) { return Matches(origin, pattern); });
 }
 
+bool IsOwnName(const std::string& host, const BrowserPolicy& policy) {
+  return IsLoopbackHost(host) || absl::c_any_of(policy.hosts, [&host](const std::string& name) {
+           return absl::EqualsIgnoreCase(name, host);
+         });
+}
+
 absl::Status CheckOrigin(const std::string& origin) {
   if (origin == "*" || origin == "null") {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -151,16 +157,20 @@ absl::Status CheckBrowser(const HttpRequest& request, const BrowserPolicy& polic
         "pages of other sites may not use this API; start this node with --allow-origin and the "
         "page's origin to let it");
   }
-  const bool is_known =
-      IsLoopbackHost(HostOf(host)) || absl::c_any_of(policy.hosts, [&](const std::string& name) {
-        return absl::EqualsIgnoreCase(name, HostOf(host));
-      });
-  if (request.to_loopback && !host.empty() && !is_known) {
+  if (request.to_loopback && !host.empty() && !IsOwnName(HostOf(host), policy)) {
     return absl::PermissionDeniedError(absl::StrCat(
         "this machine is not called ", host,
         " here: use localhost or 127.0.0.1, or start this node with --allow-host ", HostOf(host)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckHost(const HttpRequest& request, const BrowserPolicy& policy) {
+  const std::string host = HostOf(request.Header("host"));
+  if (host.empty() || IsNumericHost(host) || IsOwnName(host, policy)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("this machine is not known as ", host,
+                   ": use its address, or start this node with --allow-host ", host));
 }
 
 bool IsPreflight(const HttpRequest& request, const BrowserPolicy& policy) {

@@ -17,8 +17,9 @@ namespace {
 
 bool IsOf(const ApiRoute& route, const HttpRequest& request) {
   if (!route.header.empty() && request.Header(route.header).empty()) return false;
-  return absl::EndsWith(route.path, "/") ? absl::StartsWith(request.path, route.path)
-                                         : request.path == route.path;
+  return route.path.size() > 1 && absl::EndsWith(route.path, "/")
+             ? absl::StartsWith(request.path, route.path)
+             : request.path == route.path;
 }
 
 // "POST, OPTIONS"
@@ -63,7 +64,6 @@ void HttpApi::SetServer(const HttpServer* server) {
 }
 
 bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
-  if (options_.tokens == nullptr) return true;
   constexpr absl::string_view kScheme = "Bearer ";  // RFC 6750
   absl::string_view text = exchange->http.Header("authorization");
   if (absl::StartsWithIgnoreCase(text, kScheme)) {
@@ -71,9 +71,19 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
   } else if (const absl::string_view key = exchange->http.Header("x-api-key"); !key.empty()) {
     text = key;
   }
-  ApiTokens::AdmitResult result =
-      options_.tokens->Admit({.text = text, .stream = route.is_generation, .now = WallNow()});
+  // Clients of other APIs send keys of their own where none is needed.
+  if (options_.open.Has(route.scope) && (route.scope == ApiScope::kChat || text.empty())) {
+    exchange->scopes = options_.open;
+    return true;
+  }
+  if (options_.tokens == nullptr) {
+    exchange->Fail(403, "this node stores no tokens, and nobody may do that without one");
+    return false;
+  }
+  ApiTokens::AdmitResult result = options_.tokens->Admit(
+      {.text = text, .stream = route.is_generation, .scope = route.scope, .now = WallNow()});
   if (result.status.ok()) {
+    exchange->scopes = result.grant.scopes();
     // Fair queueing goes by the client; no address has a space.
     if (const std::string& name = result.grant.name(); !name.empty()) {
       exchange->http.client = absl::StrCat("token ", name);
@@ -84,6 +94,8 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
   HttpResponse response;
   if (absl::IsUnauthenticated(result.status)) {
     response = WrongTokenResponse(result.status.message(), exchange->error_form);
+  } else if (absl::IsPermissionDenied(result.status)) {
+    response = ErrorResponse(403, result.status.message(), exchange->error_form);
   } else if (absl::IsResourceExhausted(result.status)) {
     response = ErrorResponse(429, result.status.message(), exchange->error_form);
     if (result.retry_after > absl::ZeroDuration()) {
@@ -117,7 +129,10 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
   const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
   const auto responder =
       Recorded(WithOrigin(std::move(unrecorded), request, options_.browsers), record);
-  const absl::Status browser = CheckBrowser(request, options_.browsers);
+  absl::Status browser = CheckBrowser(request, options_.browsers);
+  if (browser.ok() && found.scope != ApiScope::kChat && options_.open.Has(found.scope)) {
+    browser = CheckHost(request, options_.browsers);
+  }
   const auto exchange = std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
                                                                   .responder = responder,
                                                                   .record = record,
@@ -160,7 +175,7 @@ void HttpApi::Health(const SharedExchange& exchange) {
   const bool knows = leadership.mine || !leadership.address.empty();
   nlohmann::ordered_json health = {{"status", knows ? "ok" : "unavailable"}};
   if (!knows) health["reason"] = "no node coordinates at present";
-  if (options_.tokens == nullptr) {  // else clients without a token would see it
+  if (options_.open.view) {  // else clients without a token would see it
     health["node"] = {{"id", options_.node_id}, {"name", options_.node_name}};
     health["coordinates"] = leadership.mine;
     if (!leadership.refused.empty()) health["reason"] = leadership.refused;

@@ -28,7 +28,8 @@ class HttpApi {
   struct Options {
     std::string node_id;
     std::string node_name;
-    ApiTokens* tokens = nullptr;     // of the permitted clients; null: all are permitted
+    ApiTokens* tokens = nullptr;     // of the permitted clients; null: there are none
+    ApiScopes open = {};             // what clients without a token may do
     ErrorForm error_form = nullptr;  // of paths that no dialect has
     BrowserPolicy browsers;
   };
@@ -47,7 +48,8 @@ class HttpApi {
   void SetServer(const HttpServer* server);
 
  private:
-  // Checks the request's token, and sets the request's client to the token's if there is one.
+  // Checks the request's token where the route needs one, and sets the request's client to the
+  // token's if there is one.
   // False: the request may not go on, and has been answered.
   bool Admit(const ApiRoute& route, ApiExchange* exchange);
   void Health(const SharedExchange& exchange);

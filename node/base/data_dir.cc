@@ -96,6 +96,20 @@ absl::StatusOr<std::string> DataDir::ReadAddress(const std::string& path) {
   return line;
 }
 
+absl::Status DataDir::WritePageUrl(const std::string& url) {
+  return WriteFile(path_ + "/page_url", url);
+}
+
+absl::StatusOr<std::string> DataDir::ReadPageUrl(const std::string& path) {
+  std::ifstream file(path + "/page_url");
+  std::string line;
+  if (!std::getline(file, line) || line.empty()) {
+    return absl::NotFoundError(absl::StrCat("no node with a page has used the data folder ", path,
+                                            "; strata node serves one, but with --no-page"));
+  }
+  return line;
+}
+
 absl::StatusOr<std::string> DataDir::ReadNodeId(const std::string& path) {
   const std::string id_path = IdPath(path);
   const int fd = open(id_path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -35,6 +35,10 @@ class DataDir {
   absl::Status WriteAddress(const std::string& address);
   // The address of the node that uses `path`, or last used it and may be gone. kNotFound: none.
   static absl::StatusOr<std::string> ReadAddress(const std::string& path);
+  // Stores the URL of this node's page, for `strata page`; empty: it has none.
+  absl::Status WritePageUrl(const std::string& url);
+  // Of the node that uses `path`, or last used it. kNotFound: none, or it has no page.
+  static absl::StatusOr<std::string> ReadPageUrl(const std::string& path);
   // The id of that node. kNotFound: none; kFailedPrecondition: it is damaged.
   static absl::StatusOr<std::string> ReadNodeId(const std::string& path);
 

@@ -148,6 +148,10 @@ int RunCommandLine(int argc, char** argv) {
                                                      : RunTokenRevoke;
     return Finish(run(line.token), /*about_models=*/false);
   }
+  if (app.got_subcommand("page")) {
+    StartLogging({});
+    return Finish(RunPage(line.page), /*about_models=*/false);
+  }
   if (app.got_subcommand("approve")) {
     StartLogging({});
     return Finish(RunApprove(line.approve), /*about_models=*/false);

@@ -29,6 +29,7 @@ void AddDoctor(CLI::App* app, DoctorOptions* options);
 void AddApprove(CLI::App* app, ApproveOptions* options);
 void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options, KeyChangeOptions* change);
 void AddToken(CLI::App* app, TokenOptions* options);
+void AddPage(CLI::App* app, TokenOptions* options);
 
 // Those of cli_verbs_models.cc.
 inline constexpr char kOfflineHelp[] =

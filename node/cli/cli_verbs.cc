@@ -304,6 +304,11 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
       ->excludes(ollama);
   verb->add_flag("--no-auth", options->http_no_auth,
                  "Let everybody on the network use the HTTP API, without a token");
+  CLI::Option* no_page = verb->add_flag_callback(
+      "--no-page", [options] { options->page = false; }, "No page, and no control API");
+  verb->add_flag("--page-view-only", options->page_view_only,
+                 "Nobody may change the cluster by the page or the control API")
+      ->excludes(no_page);
   verb->add_option("--tls-cert", options->http_certificate,
                    "The HTTP API uses HTTPS, with this certificate and its chain")
       ->type_name("FILE.pem");
@@ -617,6 +622,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddApprove(app, &line->approve);
   AddKeyVerbs(app, &line->key, &line->key_change);
   AddToken(app, &line->token);
+  AddPage(app, &line->page);
   AddService(app, &line->service);
   AddConfig(app, &line->config);
   AddSelfUpdate(app, &line->self_update);

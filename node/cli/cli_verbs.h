@@ -50,6 +50,7 @@ struct CommandLine {
   DemoOptions demo;
   DoctorOptions doctor;
   TokenOptions token;
+  TokenOptions page;
   ApproveOptions approve;
   KeyVerbOptions key;
   KeyChangeOptions key_change;

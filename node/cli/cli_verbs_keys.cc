@@ -31,6 +31,11 @@ Examples:
 
 'strata node --http [::]:7080' listens for the whole network, and serves clients with a token.)";
 
+constexpr char kPageFooter[] = R"(
+Whoever opens the link first, within ten minutes, may load and unload models and drain nodes for
+twelve hours. Without it the page at the address of the HTTP API shows the cluster, and chats. Paste
+the link into a browser: on a command line other users would see it.)";
+
 void AddDataDir(CLI::App* verb, std::string* data_dir) {
   verb->add_option("--data-dir", *data_dir,
                    "The node's data dir (default: $XDG_STATE_HOME/strata or ~/.local/state/strata)")
@@ -93,7 +98,19 @@ void AddToken(CLI::App* app, TokenOptions* options) {
   made->add_option("--days", options->days, "Days until it expires (default: never)")
       ->check(Between(1, 36500))
       ->type_name("N");
+  made->add_option("--scope", options->scopes,
+                   "What its holder may do: chat, view (see the cluster), admin (change it); with "
+                   "commas")
+      ->capture_default_str()
+      ->type_name("SCOPES");
   list->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddPage(CLI::App* app, TokenOptions* options) {
+  CLI::App* verb = app->add_subcommand("page", "Print a link to the page of this machine's node");
+  verb->footer(kPageFooter);
+  AddDataDir(verb, &options->data_dir);
+  verb->add_flag("--json", options->json, "Print JSON");
 }
 
 }  // namespace strata

@@ -36,7 +36,8 @@ std::string LimitText(uint32_t limit) { return limit == 0 ? "any" : absl::StrCat
 nlohmann::json JsonOf(const ApiToken& token, absl::Time now) {
   nlohmann::json json = {{"name", token.name},
                          {"created", absl::ToUnixSeconds(token.created)},
-                         {"expired", token.limits.expires <= now}};
+                         {"expired", token.limits.expires <= now},
+                         {"scopes", ApiScopesText(token.scopes)}};
   if (token.limits.expires < absl::InfiniteFuture()) {
     json["expires"] = absl::ToUnixSeconds(token.limits.expires);
   }
@@ -57,7 +58,9 @@ absl::Status RunTokenNew(const TokenOptions& options) {
   if (absl::Status status = MakePrivateFolder(folder); !status.ok()) {
     return absl::UnavailableError(status.message());
   }
-  NewApiToken token = {.name = options.name};
+  const absl::StatusOr<ApiScopes> scopes = ParseApiScopes(options.scopes);
+  if (!scopes.ok()) return scopes.status();
+  NewApiToken token = {.name = options.name, .scopes = *scopes};
   token.limits.requests_per_minute = options.requests_per_minute;
   token.limits.streams_max = options.streams_max;
   if (options.days > 0) token.limits.expires = token.now + options.days * kDay;
@@ -84,10 +87,10 @@ absl::Status RunTokenList(const TokenOptions& options) {
     return WriteToStdout("There are no tokens; strata token new NAME makes one.\n");
   }
   std::vector<std::vector<std::string>> rows = {
-      {"NAME", "MADE", "ENDS", "REQUESTS A MINUTE", "REQUESTS AT ONCE"}};
+      {"NAME", "SCOPES", "MADE", "ENDS", "REQUESTS A MINUTE", "REQUESTS AT ONCE"}};
   for (const ApiToken& token : *tokens) {
     const bool ends = token.limits.expires < absl::InfiniteFuture();
-    rows.push_back({token.name, DateText(token.created),
+    rows.push_back({token.name, ApiScopesText(token.scopes), DateText(token.created),
                     !ends                         ? "never"
                     : token.limits.expires <= now ? "has ended"
                                                   : DateText(token.limits.expires),
@@ -104,6 +107,18 @@ absl::Status RunTokenRevoke(const TokenOptions& options) {
   std::cerr << "The token of " << options.name
             << " is revoked; requests that are running continue to their end\n";
   return absl::OkStatus();
+}
+
+absl::Status RunPage(const TokenOptions& options) {
+  const absl::StatusOr<std::string> folder = DataDir::PathOf(options.data_dir);
+  if (!folder.ok()) return folder.status();
+  const absl::StatusOr<std::string> url = DataDir::ReadPageUrl(*folder);
+  if (!url.ok()) return url.status();
+  const absl::StatusOr<Secret> code = AddLinkCode(ApiTokenFilePath(*folder), WallNow());
+  if (!code.ok()) return code.status();
+  // Browsers do not send the part behind #, so that no server or proxy logs it.
+  const std::string link = absl::StrCat(*url, "/#login=", code->Reveal());
+  return WriteToStdout(options.json ? nlohmann::json{{"link", link}}.dump() + "\n" : link + "\n");
 }
 
 }  // namespace strata

@@ -16,6 +16,7 @@ struct TokenOptions {
   uint32_t requests_per_minute = 0;  // 0: no limit
   uint32_t streams_max = 0;          // requests at once; 0: no limit
   uint32_t days = 0;                 // until it expires; 0: never
+  std::string scopes = "chat";       // as ParseApiScopes() takes them
   bool json = false;
 };
 
@@ -23,5 +24,9 @@ struct TokenOptions {
 absl::Status RunTokenNew(const TokenOptions& options);
 absl::Status RunTokenList(const TokenOptions& options);
 absl::Status RunTokenRevoke(const TokenOptions& options);
+
+// `strata page`: prints a link to the page of this machine's node that admits whoever opens it
+// first as an admin. kNotFound: no node of that data dir runs with a page.
+absl::Status RunPage(const TokenOptions& options);
 
 }  // namespace strata

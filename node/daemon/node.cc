@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
@@ -34,10 +35,12 @@
 #include "node/base/process_setup.h"
 #include "node/base/service_manager.h"
 #include "node/base/standard_output.h"
+#include "node/client/coordinator_client.h"
 #include "node/http/http_tls.h"
 #include "node/hub/local_models.h"
 #include "node/keys/cluster_join.h"
 #include "node/keys/key_file.h"
+#include "node/web/page_routes.h"
 #include "node/workers/device_limits.h"
 #include "node/workers/parent_watch.h"
 #include "node/workers/worker.h"
@@ -325,7 +328,17 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     }
   }
   node->gateway_->Start(LocalAddress(*listen));
-  if (absl::Status status = node->ListenHttp(options, identity.folder); !status.ok()) return status;
+  if (absl::Status status = node->ListenHttp(options, identity.folder, LocalAddress(*listen));
+      !status.ok()) {
+    return status;
+  }
+  if (node->data_dir_.has_value()) {
+    const std::string& url = node->http_url_;
+    if (absl::Status status = node->data_dir_->WritePageUrl(options.page ? url : "");
+        !status.ok()) {
+      return status;
+    }
+  }
   node->coordinator_->Start(LocalAddress(*listen));
   node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
   const std::vector<std::string>& addresses = node->cluster_->own_addresses();
@@ -356,13 +369,17 @@ absl::Status Node::Listen(const HostPort& listen) {
   return absl::OkStatus();
 }
 
-absl::Status Node::UseTokens(const NodeOptions& options, const std::string& folder,
-                             const std::string& host) {
-  if (IsLoopbackHost(host)) return absl::OkStatus();
+absl::StatusOr<ApiScopes> Node::UseTokens(const NodeOptions& options, const std::string& folder,
+                                          const std::string& host) {
+  const std::string path = ApiTokenFilePath(folder);
+  if (!folder.empty()) tokens_ = std::make_unique<ApiTokens>(path, Clock::Real());
+  // No other user or program of this machine commands the cluster.
+  const ApiScopes open = {.chat = true, .view = true};
+  if (IsLoopbackHost(host)) return open;
   if (options.http_no_auth) {
     LOG(WARNING) << "anybody who can connect to " << host
                  << " may use the HTTP API: no token is needed (--no-auth)";
-    return absl::OkStatus();
+    return open;
   }
   if (options.ephemeral) {
     return absl::InvalidArgumentError(
@@ -370,21 +387,49 @@ absl::Status Node::UseTokens(const NodeOptions& options, const std::string& fold
                      ": clients need a token there, and an ephemeral node stores none; with "
                      "--no-auth nobody needs one"));
   }
-  const std::string path = ApiTokenFilePath(folder);
   const auto tokens = ReadApiTokens(path);
   if (!tokens.ok()) return tokens.status();
   if (tokens->empty()) {
     LOG(WARNING) << "no client can use the HTTP API yet: make a token with strata token new NAME";
   }
-  tokens_ = std::make_unique<ApiTokens>(path, Clock::Real());
-  return absl::OkStatus();
+  return ApiScopes();
 }
 
-absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& folder) {
+std::unique_ptr<ControlApi> Node::MakeControlApi(const NodeOptions& options,
+                                                 const std::string& folder,
+                                                 const std::string& address) {
+  ControlApi::Options control = {.node_id = id_,
+                                 .node_name = name_,
+                                 .token_file = folder.empty() ? "" : ApiTokenFilePath(folder),
+                                 .view_only = options.page_view_only};
+  control.new_client = [address] { return CoordinatorClient::At(address); };
+  control.feed.origin = NewNodeId();
+  control.feed.fetch = [this]() -> absl::StatusOr<ClusterState> {
+    auto report = coordinator_->Report();
+    if (!report.ok()) return report.status();
+    ClusterState state = {.report = *std::move(report), .models = std::vector<wire::ModelStatus>()};
+    absl::Notification listed;
+    gateway_->ListModels(absl::Milliseconds(500), [&](const absl::StatusOr<Gateway::Models>& list) {
+      if (list.ok()) {
+        state.models = **list;
+      } else {
+        state.models = list.status();
+      }
+      listed.Notify();
+    });
+    listed.WaitForNotification();
+    return state;
+  };
+  return std::make_unique<ControlApi>(std::move(control));
+}
+
+absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& folder,
+                              const std::string& self) {
   if (options.http.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> address = ParseHttp(options.http);
   if (!address.ok()) return address.status();
-  if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
+  const absl::StatusOr<ApiScopes> open = UseTokens(options, folder, address->host);
+  if (!open.ok()) return open.status();
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program},
       ModelNaming{.any_model = options.any_model});
@@ -394,13 +439,24 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
                                        LlamaRoutes(backend.get())}) {
     std::ranges::move(dialect, std::back_inserter(routes));
   }
+  std::unique_ptr<ControlApi> control;
+  if (options.page) {
+    control = MakeControlApi(options, folder, self);
+    std::ranges::move(control->Routes(), std::back_inserter(routes));
+    std::ranges::move(PageRoutes(PageFiles()), std::back_inserter(routes));
+  }
+  BrowserPolicy browsers = options.browsers;
+  for (const char* domain : {"", ".local"}) {
+    browsers.hosts.push_back(absl::StrCat(MachineName(), domain));
+  }
   auto api = std::make_unique<HttpApi>(
       backend.get(), coordinator_.get(),
       HttpApi::Options{.node_id = id_,
                        .node_name = name_,
                        .tokens = tokens_.get(),
+                       .open = *open,
                        .error_form = OpenAiError,
-                       .browsers = options.browsers},
+                       .browsers = std::move(browsers)},
       std::move(routes), [this](HttpApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
@@ -435,6 +491,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   }
   api_backend_ = std::move(backend);
   api_ = std::move(api);
+  control_ = std::move(control);
   http_ = *std::move(server);
   api_->SetServer(http_.get());
   http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",

@@ -22,6 +22,7 @@
 #include "node/api/cross_origin.h"
 #include "node/api/http_api.h"
 #include "node/base/data_dir.h"
+#include "node/control/control_api.h"
 #include "node/gateway/gateway.h"
 #include "node/http/http_server.h"
 #include "node/keys/node_security.h"
@@ -70,6 +71,8 @@ struct NodeOptions {
   std::string http_certificate;  // PEM; the API then uses HTTPS; empty: HTTP
   std::string http_key;          // PEM, of that certificate
   BrowserPolicy browsers;        // of the HTTP API
+  bool page = true;              // the HTTP API has a page, and the control API that it uses
+  bool page_view_only = false;   // by which nobody changes the cluster
   std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port announced to others instead of the interfaces'
@@ -145,13 +148,17 @@ class Node {
 
   // Starts the server. kUnavailable: cannot listen there.
   absl::Status Listen(const HostPort& listen);
-  // `folder`: where this node stores files.
-  absl::Status ListenHttp(const NodeOptions& options, const std::string& folder);
+  // `folder`: where this node stores files; `self`: the address at which it reaches itself.
+  absl::Status ListenHttp(const NodeOptions& options, const std::string& folder,
+                          const std::string& self);
   // Serves the API for Ollama's clients, too. REQUIRES: `http` is that of http_, which listens.
   absl::Status ListenOllama(uint16_t port, HttpServer::Options http);
-  // Sets tokens_ if the API listens for other machines.
-  absl::Status UseTokens(const NodeOptions& options, const std::string& folder,
-                         const std::string& host);
+  // Sets tokens_ if this node stores any. Returns what clients without a token may do.
+  absl::StatusOr<ApiScopes> UseTokens(const NodeOptions& options, const std::string& folder,
+                                      const std::string& host);
+  // The control API, whose calls go to `address`, this node's own.
+  std::unique_ptr<ControlApi> MakeControlApi(const NodeOptions& options, const std::string& folder,
+                                             const std::string& address);
 
   EventLoop* const loop_;
   const std::string name_;
@@ -176,10 +183,11 @@ class Node {
   std::unique_ptr<ListeningServer> server_;
   std::string http_url_, ollama_url_;
   std::unique_ptr<ApiBackend> api_backend_;
-  std::unique_ptr<HttpApi> api_;        // null: no HTTP
-  std::unique_ptr<ApiTokens> tokens_;   // the API's; null: no token is needed
-  std::unique_ptr<HttpServer> http_;    // the same
-  std::unique_ptr<HttpServer> ollama_;  // null: no port for Ollama's clients
+  std::unique_ptr<HttpApi> api_;         // null: no HTTP
+  std::unique_ptr<ControlApi> control_;  // null: none
+  std::unique_ptr<ApiTokens> tokens_;    // the API's; null: this node stores none
+  std::unique_ptr<HttpServer> http_;     // the same
+  std::unique_ptr<HttpServer> ollama_;   // null: no port for Ollama's clients
   std::thread shutdown_;
 };
 

@@ -174,6 +174,61 @@ TEST_F(Tokens, AreNotNeededOnThisMachineOrWithNoAuth) {
   EXPECT_TRUE(node_->Says("--no-auth")) << node_->err();
 }
 
+TEST_F(Tokens, OnThisMachineEverybodyLooksAndAnAdminCommands) {
+  Start({"--http", "0"});
+  EXPECT_EQ(Get("/").status, 200);
+  EXPECT_EQ(Get("/api/strata/v1/openapi.json").status, 200);
+  const HttpReply cluster = Get("/api/strata/v1/cluster");
+  EXPECT_EQ(cluster.status, 200);
+  EXPECT_EQ(nlohmann::json::parse(cluster.body, nullptr, false)["nodes"][0]["name"], "attic");
+  EXPECT_EQ(nlohmann::json::parse(Get("/api/strata/v1/session").body, nullptr, false)["scopes"],
+            nlohmann::json({"chat", "view"}));
+  const auto post = [this](const std::string& path, const std::string& body,
+                           const std::string& token) {
+    HttpClient client(port_);
+    EXPECT_TRUE(client.Send(absl::StrCat(
+        "POST /api/strata/v1", path,
+        " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n",
+        token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"), "\r\n", body)));
+    return client.Read();
+  };
+  EXPECT_EQ(post("/unload", R"({"model": "x"})", "").status, 401);
+  EXPECT_EQ(post("/plan", R"({"model": "/etc/passwd"})", "").status, 403);
+
+  const auto page =
+      std::make_unique<Program>(std::vector<std::string>{"page", "--data-dir", folder_});
+  ASSERT_EQ(page->ExitStatus(), 0) << page->err();
+  const std::string link = page->out();
+  const size_t at = link.find("/#login=");
+  ASSERT_NE(at, std::string::npos) << link;
+  const std::string code = nlohmann::json{{"code", link.substr(at + 8)}}.dump();
+  const HttpReply opened = post("/session", code, "");
+  ASSERT_EQ(opened.status, 200) << opened.body;
+  EXPECT_EQ(post("/session", code, "").status, 403);
+  const std::string token = nlohmann::json::parse(opened.body, nullptr, false)["token"];
+  EXPECT_EQ(Settles("Bearer " + token, 200, "/api/strata/v1/session"), 200);
+  const HttpReply none = post("/unload", R"({"model": "x"})", token);
+  EXPECT_EQ(none.status, 404) << none.body;
+  EXPECT_THAT(node_->err(), Not(HasSubstr(token.substr(20))));
+  const auto chat = Token({"new", "chat"});
+  ASSERT_EQ(chat->ExitStatus(), 0) << chat->err();
+  EXPECT_EQ(Settles("Bearer " + chat->out(), 403, "/api/strata/v1/cluster"), 403);
+}
+
+TEST_F(Tokens, APageMayBeForViewingOnlyOrNotThere) {
+  Start({"--http", "0", "--page-view-only"});
+  EXPECT_EQ(Get("/api/strata/v1/cluster").status, 200);
+  EXPECT_EQ(Get("/api/strata/v1/unload").status, 404);
+  node_.reset();
+  Start({"--http", "0", "--no-page"});
+  EXPECT_EQ(Get("/").status, 404);
+  EXPECT_EQ(Get("/api/strata/v1/cluster").status, 404);
+  const auto page =
+      std::make_unique<Program>(std::vector<std::string>{"page", "--data-dir", folder_});
+  EXPECT_NE(page->ExitStatus(), 0);
+  EXPECT_THAT(page->err(), HasSubstr("--no-page"));
+}
+
 TEST_F(Tokens, ANodeThatKeepsNothingHasNone) {
   Program node({"node", "--ephemeral", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure",
                 "--http", "0.0.0.0:0"});

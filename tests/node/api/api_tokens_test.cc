@@ -62,6 +62,54 @@ TEST_F(ApiTokensTest, ATokenIsAdmitted) {
   EXPECT_THAT(Admit(absl::AsciiStrToUpper(text)).status, IsOk());
 }
 
+TEST_F(ApiTokensTest, ATokenMayDoWhatItsScopesSay) {
+  const auto admit = [this](const Secret& text, ApiScope scope) {
+    return tokens_->Admit({.text = text.Reveal(), .scope = scope, .now = kNow});
+  };
+  const auto chat = AddApiToken(path_, {.name = "chat", .now = kNow});
+  const auto view = AddApiToken(path_, {.name = "view", .scopes = {.view = true}, .now = kNow});
+  const auto admin = AddApiToken(path_, {.name = "admin", .scopes = {.admin = true}, .now = kNow});
+  EXPECT_THAT(admit(*chat, ApiScope::kChat).status, IsOk());
+  EXPECT_THAT(admit(*chat, ApiScope::kView).status,
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("--scope view")));
+  EXPECT_THAT(admit(*chat, ApiScope::kAdmin).status, StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(admit(*view, ApiScope::kView).status, IsOk());
+  EXPECT_THAT(admit(*view, ApiScope::kChat).status, StatusIs(absl::StatusCode::kPermissionDenied));
+  for (const ApiScope scope : {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin}) {
+    EXPECT_THAT(admit(*admin, scope).status, IsOk());
+  }
+  EXPECT_TRUE(admit(*admin, ApiScope::kView).grant.scopes().admin);
+}
+
+TEST_F(ApiTokensTest, ALinksCodeAdmitsNobodyButIsExchangedOnce) {
+  const auto code = AddLinkCode(path_, kNow);
+  ASSERT_THAT(code, IsOk());
+  EXPECT_THAT(Admit(code->Reveal()).status, StatusIs(kRefused));
+  const auto late = AddLinkCode(path_, kNow);
+  EXPECT_THAT(RedeemLinkCode(path_, late->Reveal(), kNow + kLinkTime),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("strata page")));
+  const auto again = AddLinkCode(path_, kNow);
+  const auto token = RedeemLinkCode(path_, again->Reveal(), kNow);
+  ASSERT_THAT(token, IsOk());
+  EXPECT_THAT(RedeemLinkCode(path_, again->Reveal(), kNow),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(RedeemLinkCode(path_, token->Reveal(), kNow),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(RedeemLinkCode(path_, Add("kitchen"), kNow),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(RedeemLinkCode(path_, "nonsense", kNow),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+  tokens_.emplace(path_, &clock_);  // reads the file anew
+  const auto admit = [&](absl::Time now) {
+    return tokens_->Admit({.text = token->Reveal(), .scope = ApiScope::kAdmin, .now = now}).status;
+  };
+  EXPECT_THAT(admit(kNow), IsOk());
+  EXPECT_THAT(admit(kNow + kPageTokenTime), StatusIs(kRefused));
+  // Those that have expired do not fill the file.
+  ASSERT_THAT(AddLinkCode(path_, kNow + 2 * kPageTokenTime), IsOk());
+  EXPECT_EQ(ReadApiTokens(path_)->size(), 2u);  // that code, and "kitchen"
+}
+
 TEST_F(ApiTokensTest, AnythingElseIsRefusedAndNotRepeated) {
   const std::string text = Add("kitchen");
   std::string typo = text;

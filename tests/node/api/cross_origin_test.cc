@@ -56,6 +56,21 @@ TEST(CrossOrigin, WildcardAndNullAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+TEST(CrossOrigin, WhatIsOpenIsNotOpenUnderASitesOwnName) {
+  const auto under = [](const std::string& host, const BrowserPolicy& policy = {}) {
+    HttpRequest request;
+    request.headers = {{"host", host}};
+    return CheckHost(request, policy);
+  };
+  for (const char* host :
+       {"192.168.1.5:7080", "[fe80::1]:7080", "localhost:7080", "10.0.0.1", ""}) {
+    EXPECT_THAT(under(host), IsOk()) << host;
+  }
+  EXPECT_THAT(under("rebound.example:7080"),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("--allow-host")));
+  EXPECT_THAT(under("Attic:7080", {.origins = {}, .hosts = {"attic"}}), IsOk());
+}
+
 TEST(CrossOrigin, OnlyExactOriginsAreAllowed) {
   EXPECT_THAT(CheckBrowser(From(""), kAllowed), IsOk());
   EXPECT_THAT(CheckBrowser(From("http://attic:7080"), kAllowed), IsOk());  // our own

@@ -91,7 +91,10 @@ class GatewayTest : public ::testing::Test {
     backend_ = std::make_unique<ApiBackend>(gateway_.get(), TemplatePool::Options());
     api_ = std::make_unique<HttpApi>(
         backend_.get(), coordinator_.get(),
-        HttpApi::Options{.node_id = "aa", .node_name = "attic", .error_form = OpenAiError},
+        HttpApi::Options{.node_id = "aa",
+                         .node_name = "attic",
+                         .open = {.chat = true, .view = true},
+                         .error_form = OpenAiError},
         OpenAiRoutes(backend_.get()), [](HttpApi::OnStages then) { std::move(then)({}); });
     thread_ = std::thread([this] { loop_->Run(); });
   }

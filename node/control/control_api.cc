@@ -1,0 +1,380 @@
+#include "node/control/control_api.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "coordinator/models/model_match.h"
+#include "coordinator/request/request_status.h"
+#include "nlohmann/json.hpp"
+#include "node/api/api_token_file.h"
+#include "node/api/json_body.h"
+#include "node/api/openai/openai_error.h"
+#include "node/api/server_sent_events.h"
+#include "node/status/model_json.h"
+#include "transport/base/version.h"
+#include "transport/base/wall_clock.h"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr absl::string_view kPrefix = "/api/strata/v1";
+constexpr char kJsonType[] = "application/json";
+constexpr char kEventsType[] = "text/event-stream";
+
+// Nothing of the cluster stays in a browser's cache or is part of another site's page.
+HttpResponse Private(HttpResponse response) {
+  for (const char* name : {"Cache-Control", "X-Accel-Buffering"}) {
+    std::erase_if(response.headers, [name](const auto& header) { return header.first == name; });
+  }
+  response.headers.insert(response.headers.end(),
+                          {{"Cache-Control", "no-store"},
+                           {"X-Accel-Buffering", "no"},
+                           {"X-Content-Type-Options", "nosniff"},
+                           {"Cross-Origin-Resource-Policy", "same-origin"}});
+  return response;
+}
+
+void AnswerText(const SharedExchange& exchange, std::string json) {
+  exchange->responder->Answer(Private({.body = std::move(json)}));
+}
+
+void FailWith(const SharedExchange& exchange, const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
+      return exchange->Fail(409, status.message());
+    case absl::StatusCode::kPermissionDenied:
+      return exchange->Fail(403, status.message());
+    default:
+      return exchange->Fail(status);
+  }
+}
+
+// One call's events, which end with "done" or "error".
+class CallStream {
+ public:
+  explicit CallStream(const SharedExchange& exchange) : responder_(exchange->responder) {
+    responder_->Begin(Private(EventStream()));
+  }
+  void Send(absl::string_view type, const Json& json) {
+    responder_->Write(ServerSentEvent(type, JsonText(json)));
+  }
+  void End(const absl::Status& status, const Json& done) {
+    if (status.ok()) {
+      Send("done", done);
+    } else {
+      responder_->Write(ServerSentEvent("error", OpenAiError(ErrorOf(status))));
+    }
+    responder_->End();
+  }
+
+ private:
+  const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
+};
+
+// Where the file is: that of a loaded model if `model` is the name of one.
+absl::StatusOr<wire::ModelSource> FindSource(const ControlModel& wanted, bool may_name_files,
+                                             CoordinatorClient* client) {
+  wire::ModelSource source;
+  if (absl::StartsWith(wanted.model, "/")) {
+    if (!may_name_files) {
+      return absl::PermissionDeniedError(
+          "only an admin may name files: name a loaded model, or open the link that strata page "
+          "prints");
+    }
+    source.set_path(wanted.model);
+    source.set_node(wanted.node);
+    return source;
+  }
+  const auto list = client->ListModels();
+  if (!list.ok()) return list.status();
+  const std::vector<wire::ModelStatus> models(list->models().begin(), list->models().end());
+  const auto model = FindModel(models, wanted.model);
+  if (!model.ok()) return model.status();
+  return (*model)->source();
+}
+
+Json SchemaOf(absl::Span<const ControlField> fields) {
+  Json properties = Json::object();
+  Json required = Json::array();
+  for (const ControlField& field : fields) {
+    properties[field.name] = {{"type", field.type}, {"description", field.words}};
+    if (field.is_required) required.push_back(field.name);
+  }
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"required", std::move(required)},
+          {"additionalProperties", false}};
+}
+
+}  // namespace
+
+ControlApi::ControlApi(Options options)
+    : options_(std::move(options)), feed_(options_.feed), calls_(options_.new_client) {}
+
+std::vector<ControlApi::Operation> ControlApi::Operations() const {
+  std::vector<Operation> operations = {
+      {"GET",
+       "/openapi.json",
+       ApiScope::kView,
+       "This description",
+       {},
+       kJsonType,
+       &ControlApi::Describe,
+       true},
+      {"GET",
+       "/session",
+       ApiScope::kView,
+       "Which node this is, and what the client may do",
+       {},
+       kJsonType,
+       &ControlApi::ShowSession},
+      {"POST", "/session", ApiScope::kAdmin,
+       "Exchanges the code of a link that strata page has printed for a token, once",
+       SessionFields(), kJsonType, &ControlApi::OpenSession, true},
+      {"GET",
+       "/cluster",
+       ApiScope::kView,
+       "Nodes, devices, stages, links and problems, as strata "
+       "status --json prints them",
+       {},
+       kJsonType,
+       &ControlApi::ShowCluster},
+      {"GET",
+       "/models",
+       ApiScope::kView,
+       "The loaded models",
+       {},
+       kJsonType,
+       &ControlApi::ShowModels},
+      {"GET",
+       "/events",
+       ApiScope::kView,
+       "Events: cluster and models when they have changed, "
+       "event with an id (Last-Event-ID goes on from there), problem while no state is known",
+       {},
+       kEventsType,
+       &ControlApi::WatchEvents},
+      {"POST", "/plan", ApiScope::kView,
+       "How a model would be shared, as strata plan --json "
+       "prints it; only an admin may name files",
+       PlanFields(), kJsonType, &ControlApi::Plan},
+      {"POST", "/load", ApiScope::kAdmin,
+       "Loads a model. Events: note, placed, progress, then "
+       "done or error. The load goes on where the client goes",
+       LoadFields(), kEventsType, &ControlApi::Load},
+      {"POST", "/unload", ApiScope::kAdmin, "Unloads a model, and waits until its memory is free",
+       UnloadFields(), kJsonType, &ControlApi::Unload},
+      {"POST", "/drain", ApiScope::kAdmin,
+       "Moves all layers off a node, or undoes that. Events: "
+       "note, then done or error",
+       DrainFields(), kEventsType, &ControlApi::Drain}};
+  if (options_.view_only) {
+    std::erase_if(operations, [](const Operation& each) { return each.scope == ApiScope::kAdmin; });
+  }
+  return operations;
+}
+
+ApiRoutes ControlApi::Routes() {
+  ApiRoutes routes;
+  for (const Operation& operation : Operations()) {
+    ApiRoute route = {.method = operation.method,
+                      .path = absl::StrCat(kPrefix, operation.path),
+                      .is_public = operation.is_public,
+                      .scope = operation.scope,
+                      .error_form = OpenAiError};
+    route.handle = [this, run = operation.run](const SharedExchange& exchange) {
+      // Without an origin, which is checked, a browser sends this for images and the like.
+      if (exchange->http.Header("origin").empty() &&
+          exchange->http.Header("sec-fetch-site") == "cross-site") {
+        exchange->Fail(403, "pages of other sites may not use this API");
+        return;
+      }
+      (this->*run)(exchange);
+    };
+    routes.push_back(std::move(route));
+  }
+  return routes;
+}
+
+Json ControlApi::OpenApi() const {
+  Json paths = Json::object();
+  for (const Operation& operation : Operations()) {
+    Json& made = paths[operation.path][absl::AsciiStrToLower(operation.method)];
+    made = {
+        {"summary", operation.summary},
+        {"responses",
+         {{"200",
+           {{"description", "The result"},
+            {"content", {{operation.answer, {{"schema", {{"type", "object"}}}}}}}}},
+          {"default",
+           {{"description", "An error"},
+            {"content", {{kJsonType, {{"schema", {{"$ref", "#/components/schemas/Error"}}}}}}}}}}}};
+    if (std::string(operation.answer) == kEventsType) {
+      made["responses"]["200"]["content"][kEventsType]["schema"]["type"] = "string";
+    }
+    made["security"] = operation.is_public
+                           ? Json::array()
+                           : Json::array({{{"token", {ApiScopeName(operation.scope)}}}});
+    if (!operation.fields.empty()) {
+      made["requestBody"] = {{"required", true},
+                             {"content", {{kJsonType, {{"schema", SchemaOf(operation.fields)}}}}}};
+    }
+  }
+  const Json error = {
+      {"type", "object"},
+      {"properties",
+       {{"error",
+         {{"type", "object"},
+          {"properties",
+           {{"message", {{"type", "string"}}}, {"param", {{"type", {"string", "null"}}}}}}}}}}};
+  return {
+      {"openapi", "3.1.0"},
+      {"info", {{"title", "Strata's control API"}, {"version", LocalVersions().strata()}}},
+      {"servers", Json::array({{{"url", kPrefix}}})},
+      {"paths", std::move(paths)},
+      {"components",
+       {{"schemas", {{"Error", error}}},
+        {"securitySchemes",
+         {{"token",
+           {{"type", "http"},
+            {"scheme", "bearer"},
+            {"description",
+             "strata token new NAME --scope SCOPE. At loopback chat and view need none."}}}}}}}};
+}
+
+void ControlApi::Describe(const SharedExchange& exchange) {
+  AnswerText(exchange, JsonText(OpenApi()));
+}
+
+void ControlApi::ShowSession(const SharedExchange& exchange) {
+  Json scopes = Json::array();
+  for (const ApiScope scope : {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin}) {
+    if (scope == ApiScope::kAdmin && options_.view_only) continue;
+    if (exchange->scopes.Has(scope)) scopes.push_back(ApiScopeName(scope));
+  }
+  AnswerText(exchange, JsonText({{"node", {{"id", options_.node_id}, {"name", options_.node_name}}},
+                                 {"version", LocalVersions().strata()},
+                                 {"scopes", std::move(scopes)},
+                                 {"view_only", options_.view_only}}));
+}
+
+void ControlApi::OpenSession(const SharedExchange& exchange) {
+  const absl::StatusOr<std::string> code = ParseSession(exchange->TakeBody());
+  if (!code.ok()) return FailWith(exchange, code.status());
+  if (options_.token_file.empty()) {
+    return exchange->Fail(403, "this node stores no tokens (--ephemeral)");
+  }
+  const absl::StatusOr<Secret> token = RedeemLinkCode(options_.token_file, *code, WallNow());
+  if (!token.ok()) return FailWith(exchange, token.status());
+  AnswerText(exchange, JsonText({{"token", token->Reveal()}}));
+}
+
+void ControlApi::ShowCluster(const SharedExchange& exchange) {
+  const absl::Status status =
+      feed_.Look([exchange](const absl::StatusOr<ClusterFeed::Texts>& texts) {
+        if (!texts.ok()) return FailWith(exchange, texts.status());
+        AnswerText(exchange, texts->cluster);
+      });
+  if (!status.ok()) FailWith(exchange, status);
+}
+
+void ControlApi::ShowModels(const SharedExchange& exchange) {
+  const absl::Status status =
+      feed_.Look([exchange](const absl::StatusOr<ClusterFeed::Texts>& texts) {
+        const absl::Status known = texts.ok() ? texts->models.status() : texts.status();
+        if (!known.ok()) return FailWith(exchange, known);
+        AnswerText(exchange, *texts->models);
+      });
+  if (!status.ok()) FailWith(exchange, status);
+}
+
+void ControlApi::WatchEvents(const SharedExchange& exchange) {
+  const absl::Status status = feed_.Watch(exchange->http.Header("last-event-id"),
+                                          Private(EventStream()), exchange->responder);
+  if (!status.ok()) FailWith(exchange, status);
+}
+
+void ControlApi::Start(const SharedExchange& exchange,
+                       std::function<void(const SharedExchange&, CoordinatorClient*)> call) {
+  const absl::Status status = calls_.Start(
+      [exchange, call = std::move(call)](CoordinatorClient* client) { call(exchange, client); });
+  if (!status.ok()) FailWith(exchange, status);
+}
+
+void ControlApi::Plan(const SharedExchange& exchange) {
+  auto wanted = ParsePlan(exchange->TakeBody());
+  if (!wanted.ok()) return FailWith(exchange, wanted.status());
+  Start(exchange,
+        [wanted = *std::move(wanted)](const SharedExchange& to, CoordinatorClient* client) {
+          wire::PlanModelRequest request;
+          auto source = FindSource(wanted, to->scopes.Has(ApiScope::kAdmin), client);
+          if (!source.ok()) return FailWith(to, source.status());
+          *request.mutable_source() = *std::move(source);
+          *request.mutable_placement() = wanted.placement;
+          const auto plan = client->PlanModel(request, [](const std::string&) {});
+          if (!plan.ok()) return FailWith(to, plan.status());
+          AnswerText(to, plan->json());
+        });
+}
+
+void ControlApi::Load(const SharedExchange& exchange) {
+  auto wanted = ParseLoad(exchange->TakeBody());
+  if (!wanted.ok()) return FailWith(exchange, wanted.status());
+  Start(exchange, [wanted = *std::move(wanted)](const SharedExchange& to,
+                                                CoordinatorClient* client) {
+    wire::LoadModelRequest request;
+    auto source = FindSource(wanted, /*may_name_files=*/true, client);
+    if (!source.ok()) return FailWith(to, source.status());
+    *request.mutable_source() = *std::move(source);
+    *request.mutable_placement() = wanted.placement;
+    request.set_no_mmap(!wanted.use_mmap);
+    request.set_allow_mixed_versions(wanted.allow_mixed_versions);
+    CallStream stream(to);
+    const auto loaded = client->LoadModel(request, [&stream](const wire::LoadModelEvent& event) {
+      if (event.has_placed()) {
+        stream.Send("placed", ModelJson(event.placed()));
+      } else if (event.has_progress()) {
+        const wire::LoadProgress& progress = event.progress().progress();
+        stream.Send("progress", {{"stage", event.progress().stage()},
+                                 {"bytes_done", progress.bytes_done()},
+                                 {"bytes_total", progress.bytes_total()}});
+      } else {
+        stream.Send("note", {{"note", event.note()}});
+      }
+    });
+    if (!loaded.ok()) return stream.End(loaded.status(), {});
+    Json done = ModelJson(loaded->model);
+    done["was_there"] = loaded->was_there;
+    stream.End(absl::OkStatus(), done);
+  });
+}
+
+void ControlApi::Unload(const SharedExchange& exchange) {
+  auto model = ParseUnload(exchange->TakeBody());
+  if (!model.ok()) return FailWith(exchange, model.status());
+  Start(exchange, [model = *std::move(model)](const SharedExchange& to, CoordinatorClient* client) {
+    const auto name = client->UnloadModel(model);
+    if (!name.ok()) return FailWith(to, name.status());
+    AnswerText(to, JsonText({{"unloaded", *name}}));
+  });
+}
+
+void ControlApi::Drain(const SharedExchange& exchange) {
+  auto request = ParseDrain(exchange->TakeBody());
+  if (!request.ok()) return FailWith(exchange, request.status());
+  Start(exchange, [request = *std::move(request)](const SharedExchange& to,
+                                                  CoordinatorClient* client) {
+    CallStream stream(to);
+    const absl::Status status = client->DrainNode(
+        request, [&stream](const std::string& note) { stream.Send("note", {{"note", note}}); });
+    stream.End(status, {{"node", request.node()}, {"draining", !request.undo()}});
+  });
+}
+
+}  // namespace strata

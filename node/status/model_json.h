@@ -1,0 +1,19 @@
+// The coordinator's view of loaded models, as JSON for programs. Pure.
+#pragma once
+
+#include "absl/types/span.h"
+#include "nlohmann/json.hpp"
+#include "proto/coordinator.pb.h"
+
+namespace strata {
+
+// [{"node":…,"device":…,"layers":[begin, end),"slice_bytes":…,…}], in the plan's order; sizes in
+// bytes.
+nlohmann::json ModelStagesJson(const wire::ModelStatus& model);
+
+nlohmann::json ModelJson(const wire::ModelStatus& model);
+
+// "loading", "serving".
+const char* ModelStateText(wire::ModelStatus::State state);
+
+}  // namespace strata

@@ -1,0 +1,141 @@
+// The page in a real browser, against two real nodes: one cluster for all checks, in order.
+import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import { createRequire } from 'node:module';
+import http from 'node:http';
+import { after, before, test } from 'node:test';
+import { end, model, openPage, startBrowser, startNode } from './run.mjs';
+
+const hostile = '<img src=x onerror=alert(1)>';
+const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+let browser, kitchen, attic, page;
+
+before(async () => {
+  kitchen = await startNode('kitchen');
+  attic = await startNode(hostile, kitchen);
+  browser = await startBrowser();
+});
+after(() => end(browser));
+
+// What axe-core finds that keeps people out. A program that drives a browser may run scripts beside the page's policy.
+async function barriers(at) {
+  await at.evaluate(fs.readFileSync(axe, 'utf8'));
+  return at.evaluate(async () => (await window.axe.run()).violations
+    .filter(({ impact }) => impact !== 'minor').map(({ id, nodes }) => `${id}: ${nodes[0].html}`));
+}
+
+test('shows the nodes to everybody at loopback, and changes nothing for them', async () => {
+  page = await openPage(browser);
+  await page.goto(kitchen.http);
+  const nodes = page.locator('article.node');
+  await nodes.nth(1).waitFor();
+  assert.deepEqual((await nodes.locator('h2').allTextContents()).map((t) => t.includes(hostile) || t.includes('kitchen')), [true, true]);
+  assert.equal(await page.locator('img[src="x"]').count(), 0);
+  assert.equal(await page.getByRole('button', { name: 'Drain' }).count(), 0);
+  const refused = await fetch(`${kitchen.http}/api/strata/v1/load`, { method: 'POST', body: JSON.stringify({ model }) });
+  assert.equal(refused.status, 401);
+  assert.deepEqual(page.problems, []);
+});
+
+test('a link from strata page admits once', async () => {
+  const link = kitchen.link();
+  page = await openPage(browser);
+  await page.goto(link);
+  await page.getByRole('button', { name: 'Drain' }).first().waitFor();
+  assert.ok(!page.url().includes('login'), page.url());
+  const other = await openPage(browser);
+  await other.goto(link);
+  await other.getByText('used already').waitFor();
+  assert.equal(await other.getByRole('button', { name: 'Drain' }).count(), 0);
+  await other.close();
+});
+
+test('plans and loads a model over both nodes', async () => {
+  await page.getByRole('link', { name: 'Plan' }).click();
+  await page.getByLabel('Model', { exact: true }).fill(model);
+  await page.getByLabel('Context').fill('512');
+  await page.getByRole('button', { name: 'Plan', exact: true }).click();
+  await page.getByText('Predicted').waitFor();
+  await page.getByRole('button', { name: 'Load by this plan' }).click();
+  await page.getByText(' is loaded.').waitFor({ timeout: 60000 });
+  await page.getByRole('link', { name: 'Models' }).click();
+  await page.getByText('serving').first().waitFor();
+  assert.ok((await page.locator('tbody tr').count()) >= 1);
+});
+
+test('chats, and keeps the conversation', async () => {
+  await page.getByRole('link', { name: 'Chat', exact: true }).first().click();
+  await page.waitForFunction(() => document.querySelector('.talk select')?.value);
+  await page.getByText('Settings').click();
+  await page.getByLabel('Most tokens').fill('40');
+  await page.getByLabel('Seed').fill('1');
+  await page.getByLabel('Message').fill(`${hostile} The old captain`);
+  await page.keyboard.press('Enter');
+  await page.getByText(/tokens\/s, first token after/).waitFor({ timeout: 60000 });
+  assert.ok((await page.locator('.message.assistant .markdown').innerText()).length > 0);
+  assert.equal(await page.locator('img[src="x"]').count(), 0);
+  await page.reload();
+  await page.locator('.message.assistant').waitFor();
+});
+
+for (const view of ['Cluster', 'Models', 'Plan', 'Chat']) {
+  test(`${view} keeps nobody out, on a phone neither`, async () => {
+    await page.getByRole('navigation').getByRole('link', { name: view }).click();
+    await page.locator('main h1').waitFor({ state: 'attached' });
+    assert.deepEqual(await barriers(page), []);
+    await page.setViewportSize({ width: 390, height: 844 });
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
+    await page.setViewportSize({ width: 1200, height: 900 });
+  });
+}
+
+test('shows fifty nodes, on a phone too', async () => {
+  const phone = await openPage(browser, { viewport: { width: 390, height: 844 } });
+  const one = (await (await fetch(`${kitchen.http}/api/strata/v1/cluster`)).json()).nodes[0];
+  const nodes = Array.from({ length: 50 }, (_, i) => ({ ...one, id: `${i}`, name: `node-${i}` }));
+  for (const node of nodes) {
+    node.links = Object.fromEntries(nodes.map(({ id }) => [id, { round_trip_p50_us: 200, round_trip_p99_us: 400, bytes_per_s: 1e8 }]));
+  }
+  const cluster = JSON.stringify({ cluster: 'home', coordinator: '0', epoch: 1, nodes, problems: [] });
+  await phone.route('**/api/strata/v1/events', (route) => route.fulfill({
+    contentType: 'text/event-stream', body: `event: cluster\ndata: ${cluster}\n\n`,
+  }));
+  await phone.goto(kitchen.http);
+  await phone.locator('article.node').nth(49).waitFor();
+  assert.ok(await phone.evaluate(() => document.documentElement.scrollWidth <= 390));
+  assert.deepEqual(phone.problems, []);
+  await phone.close();
+});
+
+test('goes on when the node was gone and is back', async () => {
+  await page.getByRole('navigation').getByRole('link', { name: 'Cluster' }).click();
+  await kitchen.stop('SIGKILL');
+  await page.getByText('no answer').waitFor();
+  kitchen = await startNode('kitchen', attic, { dir: kitchen.dir, http: kitchen.httpPort });
+  await page.getByText('live', { exact: true }).waitFor({ timeout: 60000 });
+  await page.locator('article.node').nth(1).waitFor();
+});
+
+test('unloads, and no step has left an error', async () => {
+  await page.getByRole('navigation').getByRole('link', { name: 'Models' }).click();
+  await page.getByRole('button', { name: 'Unload' }).click({ timeout: 60000 });
+  await page.getByText('was unloaded').first().waitFor({ timeout: 60000 });
+  assert.deepEqual(page.problems, []);
+});
+
+const ask = (path, headers, method = 'GET') => new Promise((resolve, reject) => {
+  const request = http.request(`${kitchen.http}${path}`, { method, headers }, (response) => {
+    response.resume();
+    resolve(response);
+  });
+  request.on('error', reject);
+  request.end();
+});
+
+test('is not for other sites', async () => {
+  assert.equal((await ask('/', { host: 'rebound.example' })).statusCode, 403);
+  assert.equal((await ask('/api/strata/v1/cluster', { 'sec-fetch-site': 'cross-site' })).statusCode, 403);
+  assert.equal((await ask('/api/strata/v1/cluster', { origin: 'https://evil.example' })).statusCode, 403);
+  const policy = (await ask('/', { 'accept-encoding': 'gzip' })).headers['content-security-policy'];
+  assert.match(policy, /script-src 'self';.*frame-ancestors 'none'/);
+});
