@@ -312,8 +312,8 @@ grpc::Status CoordinatorService::ListKnownModels(grpc::ServerContext*,
   auto report = coordinator_->Report();
   if (!report.ok()) return ToGrpc(report.status());
   DisambiguateNodeNames(&*report);
-  std::vector<absl::StatusOr<wire::ListLocalModelsResponse>> lists;
-  for (const NodeReport& node : report->nodes) lists.emplace_back(node.status);
+  std::vector<absl::StatusOr<wire::ListLocalModelsResponse>> lists(
+      report->nodes.size(), absl::UnavailableError("it does not answer"));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < lists.size(); ++i) {
     NodeClient* const client = report->nodes[i].client.get();
