@@ -47,8 +47,8 @@ absl::Status AddAlias(const std::string& data_dir, const std::string& name,
 absl::Status RemoveAlias(const std::string& data_dir, const std::string& name,
                          const std::function<void(const std::string&)>& note);
 
-// Sets the aliases of each of `models`, in order: those that stand for its path, its name, or a name
-// that FindLocalModel() finds it by.
+// Sets the aliases of each of `models`, in order: those that stand for its path, its name, or a
+// name that FindLocalModel() finds it by.
 void SetAliases(const Aliases& aliases, absl::Span<LocalModel> models);
 
 }  // namespace strata

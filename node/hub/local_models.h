@@ -34,8 +34,8 @@ struct LocalModel {
   std::string revision;  // of a repository: its commit; of Ollama's: the tag; empty: unknown
   bool is_ollama = false;
   ModelVariant variant;
-  std::string path;   // of its first file; absolute
-  std::string place;  // whose folder it is in: "Ollama"
+  std::string path;                       // of its first file; absolute
+  std::string place;                      // whose folder it is in: "Ollama"
   std::vector<std::string> aliases = {};  // those of SetAliases()
 };
 

@@ -313,7 +313,7 @@ grpc::Status CoordinatorService::ListKnownModels(grpc::ServerContext*,
   if (!report.ok()) return ToGrpc(report.status());
   DisambiguateNodeNames(&*report);
   std::vector<absl::StatusOr<wire::ListLocalModelsResponse>> lists(
-      report->nodes.size(), absl::UnavailableError("it was not asked"));
+      report->nodes.size(), absl::UnavailableError("it does not answer"));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < lists.size(); ++i) {
     NodeClient* const client = report->nodes[i].client.get();

@@ -119,6 +119,10 @@ TEST_F(Hub, AModelHasANameOfOnesOwnUntilItIsRemoved) {
     EXPECT_NE(clash->ExitStatus(), 0) << name;
     EXPECT_EQ(clash->err_lines().size(), 1) << clash->err();
   }
+  const auto load = with_data({"load", "fast", "--json"});
+  ASSERT_EQ(load->ExitStatus(), 0) << load->err();
+  ASSERT_EQ(with_data({"unload", "fast"})->ExitStatus(), 0);
+
   const auto models = with_data({"models", "--json"});
   const Json listed = Listed(*models, "hf:org/tales:F16");
   ASSERT_TRUE(listed.is_object()) << models->out();
@@ -127,9 +131,6 @@ TEST_F(Hub, AModelHasANameOfOnesOwnUntilItIsRemoved) {
   EXPECT_EQ(listed["fits"], true) << listed;
   EXPECT_GT(listed["tokens_per_second"], 0) << listed;
 
-  const auto load = with_data({"load", "fast", "--json"});
-  ASSERT_EQ(load->ExitStatus(), 0) << load->err();
-  ASSERT_EQ(with_data({"unload", "fast"})->ExitStatus(), 0);
   const auto near = with_data({"load", "fats"});
   EXPECT_EQ(near->ExitStatus(), 3);
   EXPECT_THAT(near->err(), HasSubstr("near are: fast"));
