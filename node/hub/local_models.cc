@@ -16,8 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
-#include "node/hub/environment.h"
 #include "shard/model/gguf_bytes.h"
+#include "transport/base/environment.h"
 
 namespace strata {
 namespace {
