@@ -46,19 +46,20 @@ std::string PathOf(const std::string& model) {
   return error ? model : path;
 }
 
-// The path of a model's file on the node that is called, fetched first if a hub has it. kNotFound:
-// there is none; else errors of PullByName().
-absl::StatusOr<std::string> SourceOf(const PlanOptions& options, const ModelSession& session) {
+// Where the model is: a file on the node that is called, fetched first if a hub has it, or the hub.
+// kNotFound: there is none; else errors of SourceByName().
+absl::StatusOr<wire::ModelSource> SourceOf(const PlanOptions& options,
+                                           const ModelSession& session) {
   const std::string& model = options.model;
-  std::string path = PathOf(model);
-  if (std::filesystem::path(path).is_absolute()) return path;
+  wire::ModelSource named;
+  named.set_path(PathOf(model));
+  if (std::filesystem::path(named.path()).is_absolute()) return named;
   if (const auto source = ParseModelSource(model);
       source.ok() || !absl::IsNotFound(source.status())) {
-    const auto pulled =
-        PullByName(model, {.offline = options.offline,
-                           .cancelled = [&session] { return session.interrupted(); },
-                           .cluster = &options.client});
-    return pulled.ok() ? absl::StatusOr<std::string>(pulled->path) : pulled.status();
+    return SourceByName(model, {.offline = options.offline,
+                                .cancelled = [&session] { return session.interrupted(); },
+                                .cluster = &options.client,
+                                .whole = options.whole});
   }
   std::error_code error;
   if (std::filesystem::is_directory(model, error)) {
@@ -68,6 +69,22 @@ absl::StatusOr<std::string> SourceOf(const PlanOptions& options, const ModelSess
       model,
       ": no such file here; for a file on another machine give its full path there, and "
       "--node with the address of that machine's node"));
+}
+
+// Loads the model; from a whole file here where a node has no token for the hub that this machine
+// has one for.
+absl::StatusOr<CoordinatorClient::Loaded> LoadFrom(const PlanOptions& options,
+                                                   wire::LoadModelRequest request,
+                                                   ModelSession* session) {
+  auto loaded = session->Load(request);
+  if (!request.source().has_remote() || !absl::IsPermissionDenied(loaded.status())) return loaded;
+  PrintNote(absl::StrCat(loaded.status().message(), "; the whole file is fetched to this machine"));
+  PlanOptions whole = options;
+  whole.whole = true;
+  auto source = SourceOf(whole, *session);
+  if (!source.ok()) return source.status();
+  *request.mutable_source() = *std::move(source);
+  return session->Load(request);
 }
 
 // The template that `wanted` means: a file here, else a name in the model's file.
@@ -161,14 +178,14 @@ absl::Status RunSession::GetModel() {
     }
     if (!absl::IsNotFound(found)) return found;
   }
-  const auto path = SourceOf(options_.plan, session_);
-  if (absl::IsNotFound(path.status())) {
+  auto source = SourceOf(options_.plan, session_);
+  if (absl::IsNotFound(source.status())) {
     return absl::NotFoundError(
-        absl::StrCat("no model of that name is loaded, and ", path.status().message()));
+        absl::StrCat("no model of that name is loaded, and ", source.status().message()));
   }
-  if (!path.ok()) return path.status();
+  if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
-  request.mutable_source()->set_path(*path);
+  *request.mutable_source() = *std::move(source);
   *request.mutable_placement() = PlacementOptionsOf(options_.plan);
   request.mutable_placement()->set_n_ctx(options_.generation.n_ctx);
   request.mutable_placement()->set_unverified(options_.generation.unverified);
@@ -178,7 +195,7 @@ absl::Status RunSession::GetModel() {
   request.set_no_mmap(!options_.generation.use_mmap);
   request.set_allow_mixed_versions(options_.generation.allow_mixed_versions);
   request.set_hold(true);
-  auto loaded = session_.Load(request);
+  auto loaded = LoadFrom(options_.plan, request, &session_);
   if (!loaded.ok()) return loaded.status();
   report_ = ReportOf(loaded->model);
   return absl::OkStatus();
@@ -189,10 +206,10 @@ absl::Status RunSession::GetModel() {
 absl::Status RunPlan(const PlanOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
-  const auto path = SourceOf(options, session);
-  if (!path.ok()) return path.status();
+  auto source = SourceOf(options, session);
+  if (!source.ok()) return source.status();
   wire::PlanModelRequest request;
-  request.mutable_source()->set_path(*path);
+  *request.mutable_source() = *std::move(source);
   *request.mutable_placement() = PlacementOptionsOf(options);
   const auto plan = session->PlanModel(request, PrintNote);
   if (!plan.ok()) return session.Explain(plan.status());
@@ -202,15 +219,15 @@ absl::Status RunPlan(const PlanOptions& options) {
 absl::Status RunLoad(const LoadOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
-  const auto path = SourceOf(options.plan, session);
-  if (!path.ok()) return path.status();
+  auto source = SourceOf(options.plan, session);
+  if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
-  request.mutable_source()->set_path(*path);
+  *request.mutable_source() = *std::move(source);
   *request.mutable_placement() = PlacementOptionsOf(options.plan);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
   if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
-  const auto loaded = session.Load(request);
+  const auto loaded = LoadFrom(options.plan, request, &session);
   if (!loaded.ok()) return loaded.status();
   const wire::ModelStatus& model = loaded->model;
   const ChatSupport chat = CheckTemplate(
