@@ -215,10 +215,12 @@ void PipelineImpl::AddWeightSources(size_t stage, wire::StageSpec* spec) const {
     spec->set_source_node(source->id());
   }
   spec->set_no_source(options_.from_caches);
+  const bool is_remote = options_.remote.parts_size() > 0;
+  if (is_remote) *spec->mutable_remote() = options_.remote;
   for (const NodeClient* const node : options_.stages[stage].weight_peers) {
     if (spec->weight_peers_size() == kWeightPeersMax) break;
     if (source != nullptr && node->id() == source->id()) continue;
-    if (!options_.from_caches && node->id() == self) continue;
+    if ((!options_.from_caches || is_remote) && node->id() == self) continue;
     wire::WeightPeer* const peer = spec->add_weight_peers();
     peer->set_address(node->address());
     peer->set_node_id(node->id());

@@ -65,6 +65,7 @@ struct PipelineOptions {
   // The node that the others get their weights from; null: all have the file, or `from_caches`.
   NodeClient* source = nullptr;
   bool from_caches = false;  // no node has the file: all weights come from the stages' weight_peers
+  wire::RemoteModel remote;  // and from here what none of them has; no parts: from nowhere
   uint32_t n_ctx = 512;      // positions per sequence
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 512;

@@ -135,6 +135,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
                          StagesMayStay();
   build.source = planned_->Source();
   build.from_caches = build.source == nullptr;
+  build.remote = planned_->source.remote();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
   build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);

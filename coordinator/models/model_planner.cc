@@ -166,6 +166,7 @@ absl::Status HasModel(NodeClient* node, const std::string& path, const std::stri
 // weights.
 absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   planned->cached.reset();
+  if (planned->source.has_remote()) return absl::OkStatus();
   const std::string& path = planned->source.path();
   absl::Status gone = SourceAnswers(*planned);
   if (model_id.empty()) return gone;
@@ -222,7 +223,15 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   WeightFetcher::Request request;
   request.path = planned.source.path();
   request.headers_only = true;
-  if (NodeClient* const source = planned.Source()) {
+  if (planned.source.has_remote()) {
+    request.remote = planned.source.remote();
+    request.model_id = options.model_id;
+    for (const NodeReport& node : planned.report.nodes) {
+      if (!request.model_id.empty() && node.client != nullptr) {
+        request.peers.push_back(node.client->address());
+      }
+    }
+  } else if (NodeClient* const source = planned.Source()) {
     const auto id = source->ShareModel(planned.source.path());
     if (!id.ok()) return id.status();
     request.model_id = *id;
@@ -556,7 +565,8 @@ bool PlannedModel::IsAllKept() const {
 }
 
 NodeClient* PlannedModel::Source() const {
-  const NodeReport* const node = cached == nullptr ? SourceNode(*this) : nullptr;
+  const bool has_source = cached == nullptr && !source.has_remote();
+  const NodeReport* const node = has_source ? SourceNode(*this) : nullptr;
   return node == nullptr ? nullptr : node->client.get();
 }
 
@@ -564,7 +574,9 @@ std::vector<std::vector<NodeClient*>> PlannedModel::WeightPeers() const {
   if (cached != nullptr) return holders;
   std::vector<std::pair<int, NodeClient*>> peers;
   for (const NodeReport& node : report.nodes) {
-    if (node.client == nullptr || absl::BytesToHexString(node.id()) == source.node()) continue;
+    const bool is_source =
+        !source.has_remote() && absl::BytesToHexString(node.id()) == source.node();
+    if (node.client == nullptr || is_source) continue;
     const bool holds = absl::c_any_of(node.info.stages(), [&](const wire::StageStatus& stage) {
       return stage.model_id() == model->id();
     });

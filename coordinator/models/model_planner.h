@@ -74,7 +74,8 @@ struct PlannedModel {
 
   // The node of a stage, and its client.
   const NodeReport& NodeOf(const PlannedStage& stage) const;
-  // The node with the file; null: it does not answer, and no other has it.
+  // The node with the file; null: it does not answer, and no other has it, or the file is on a
+  // server.
   NodeClient* Source() const;
   // By stage, nodes besides the source that may have weights of it in their caches: those that hold
   // stages of the model, then those of the plan, then the others that answered. Where there is no

@@ -4,12 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "transport/base/text_table.h"
 
 namespace strata {
 namespace {
 
 constexpr int kCells = 24;
+constexpr absl::Duration kDrawEvery = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -37,7 +39,9 @@ void ProgressBars::Update(size_t row, uint64_t done, uint64_t total) {
   r.total = total;
   if (total == 0) return;  // nothing is known yet
   const int cells = static_cast<int>(r.done * kCells / total);
-  if (cells == r.shown) return;
+  const SteadyTime now = SteadyTime::Now();
+  r.speed.Update(now, r.done);
+  if (cells == r.shown && now - drawn_at_ < kDrawEvery) return;
   r.shown = cells;
   if (terminal_) Draw();
 }
@@ -55,6 +59,7 @@ void ProgressBars::Draw() {
   for (const Row& row : rows_) Print(row);
   std::fflush(out_);
   drawn_ = true;
+  drawn_at_ = SteadyTime::Now();
 }
 
 void ProgressBars::Print(const Row& row) const {
@@ -62,8 +67,11 @@ void ProgressBars::Print(const Row& row) const {
     absl::FPrintF(out_, "  %s  %s\n", row.label, BytesString(row.total));
     return;
   }
-  absl::FPrintF(out_, "\x1b[2K  %s  %s %s\n", row.label,
-                BarText(static_cast<double>(row.shown) / kCells, kCells), BytesString(row.total));
+  const std::string speed =
+      row.done < row.total ? SpeedText(row.speed.bytes_per_s(), row.total - row.done) : "";
+  absl::FPrintF(out_, "\x1b[2K  %s  %s %s%s%s\n", row.label,
+                BarText(static_cast<double>(row.shown) / kCells, kCells), BytesString(row.total),
+                speed.empty() ? "" : "  ", speed);
 }
 
 }  // namespace strata

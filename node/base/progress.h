@@ -6,12 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "node/base/speed_meter.h"
+#include "transport/base/steady_time.h"
+
 namespace strata {
 
 // "11.3 MiB".
 std::string BytesString(uint64_t bytes);
 
-// One bar a row, redrawn in place. Used by one thread at a time.
+// One bar a row, redrawn in place, with its speed and the time left. Used by one thread at a time.
 class ProgressBars {
  public:
   // `labels` are printed in front of the bars. `terminal` false: prints each row once, when done.
@@ -27,6 +30,7 @@ class ProgressBars {
     uint64_t done = 0;
     uint64_t total = 0;
     int shown = -1;  // cells drawn
+    SpeedMeter speed;
   };
   void Draw();
   void Print(const Row& row) const;
@@ -35,6 +39,7 @@ class ProgressBars {
   const bool terminal_;
   std::vector<Row> rows_;
   bool drawn_ = false;
+  SteadyTime drawn_at_;
 };
 
 }  // namespace strata

@@ -176,6 +176,8 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
       ->type_name("MODEL");
   AddClient(verb, &options->client);
   verb->add_flag("--offline", options->offline, kOfflineHelp);
+  verb->add_flag("--whole", options->whole,
+                 "Fetch the whole file to this machine, not each node its own layers");
   verb->add_option("--objective", options->objective,
                    "latency: one request as fast as possible; throughput: many requests")
       ->capture_default_str()

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "node/base/interrupt.h"
@@ -20,10 +21,10 @@
 #include "node/cli/model_names.h"
 #include "node/client/model_session.h"
 #include "node/hub/catalogue.h"
-#include "node/hub/environment.h"
 #include "node/hub/near_names.h"
 #include "node/hub/pull_progress.h"
 #include "node/status/status_source.h"
+#include "transport/base/environment.h"
 
 namespace strata {
 namespace {
@@ -40,14 +41,19 @@ bool IsOfflineByVariable() {
   return !value.empty() && value != "0";
 }
 
-std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
+namespace {
+
+std::optional<ClusterSnapshot> SnapshotOf(const ClientOptions& options) {
   const auto status = StatusSource::Connect(options);
   if (!status.ok()) return std::nullopt;
-  const auto report = (*status)->Fetch();
-  if (!report.ok()) return std::nullopt;
+  auto report = (*status)->Fetch();
+  return report.ok() ? std::optional<ClusterSnapshot>(*std::move(report)) : std::nullopt;
+}
+
+std::optional<uint64_t> RoomOf(const ClusterSnapshot& report) {
   // Nodes of one machine share its devices, and some devices the machine's memory.
   std::map<std::pair<std::string, std::string>, uint64_t> free;
-  for (const NodeReport& node : report->nodes) {
+  for (const NodeReport& node : report.nodes) {
     const std::string machine = node.info.machine_id().empty() ? node.id() : node.info.machine_id();
     if (node.info.devices().empty()) free[{machine, ""}] = node.info.memory_free();
     for (const wire::DeviceInfo& device : node.info.devices()) {
@@ -66,33 +72,96 @@ std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
   return room;
 }
 
+// A model that is named, with notes and progress on stderr.
+class NamedPull {
+ public:
+  NamedPull(const std::string& name, const PullByNameOptions& by)
+      : name_(name), by_(by), source_(ParseModelSource(CatalogueSource(name).value_or(name))) {}
+
+  absl::StatusOr<PulledModel> Whole() {
+    if (auto s = Begin(); !s.ok()) return s;
+    auto pulled = Pull(*source_, options_);
+    return pulled.ok() ? pulled : absl::StatusOr<PulledModel>(Explained(pulled.status()));
+  }
+
+  absl::StatusOr<wire::ModelSource> ForCluster() {
+    if (auto s = Begin(); !s.ok()) return s;
+    wire::ModelSource source;
+    if (!by_.whole && n_nodes_ > 1) {
+      const auto named = FindNamedModel(*source_, options_);
+      if (!named.ok()) return Explained(named.status());
+      source.set_path(named->model.path);
+      if (named->model.was_here) return source;
+      auto remote = RemoteModelOf(*named, *source_, options_);
+      if (!remote.ok()) return remote.status();
+      if (remote->has_value()) {
+        *source.mutable_remote() = **std::move(remote);
+        return source;
+      }
+      PrintNote("the server sends no parts of files: the whole file is fetched to this machine");
+    }
+    const auto pulled = Pull(*source_, options_);
+    if (!pulled.ok()) return Explained(pulled.status());
+    source.set_path(pulled->path);
+    return source;
+  }
+
+ private:
+  absl::Status Begin() {
+    if (!source_.ok()) return source_.status();
+    options_ = {.hub = HubOptionsFromEnvironment(),
+                .folders = ModelFoldersFromEnvironment(),
+                .offline = by_.offline || IsOfflineByVariable()};
+    std::optional<ClusterSnapshot> report;
+    if (by_.cluster != nullptr) report = SnapshotOf(*by_.cluster);
+    if (report.has_value()) {
+      n_nodes_ =
+          absl::c_count_if(report->nodes, [](const NodeReport& node) { return node.status.ok(); });
+      if (source_->kind == ModelSource::Kind::kHuggingFace && source_->quant.empty() &&
+          source_->file.empty()) {
+        options_.bytes_max = RoomOf(*report);
+      }
+    }
+    options_.hub.cancelled = by_.cancelled;
+    options_.hub.note = [this](const std::string& note) {
+      progress_.has_value() ? progress_->Note(note) : PrintNote(note);
+    };
+    options_.progress = [this](const std::string& file, uint64_t done, uint64_t total) {
+      if (std::exchange(label_, file) != file)
+        progress_.emplace(stderr, isatty(STDERR_FILENO) != 0, file);
+      progress_->Update(done, total);
+    };
+    return absl::OkStatus();
+  }
+
+  absl::Status Explained(const absl::Status& status) const {
+    if (!source_->may_be_a_path || !absl::IsNotFound(status)) return status;
+    return absl::NotFoundError(absl::StrCat(name_, ": no such file here, and ", status.message()));
+  }
+
+  const std::string& name_;
+  const PullByNameOptions& by_;
+  const absl::StatusOr<ModelSource> source_;
+  PullOptions options_;
+  int64_t n_nodes_ = 0;  // that answer
+  std::optional<PullProgress> progress_;
+  std::string label_;
+};
+
+}  // namespace
+
+std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
+  const auto report = SnapshotOf(options);
+  return report.has_value() ? RoomOf(*report) : std::nullopt;
+}
+
 absl::StatusOr<PulledModel> PullByName(const std::string& name, const PullByNameOptions& by) {
-  const auto source = ParseModelSource(CatalogueSource(name).value_or(name));
-  if (!source.ok()) return source.status();
-  PullOptions options = {.hub = HubOptionsFromEnvironment(),
-                         .folders = ModelFoldersFromEnvironment(),
-                         .offline = by.offline || IsOfflineByVariable()};
-  if (by.cluster != nullptr && source->kind == ModelSource::Kind::kHuggingFace &&
-      source->quant.empty() && source->file.empty()) {
-    options.bytes_max = RoomForModel(*by.cluster);
-  }
-  std::optional<PullProgress> progress;
-  std::string label;
-  options.hub.cancelled = by.cancelled;
-  options.hub.note = [&](const std::string& note) {
-    progress.has_value() ? progress->Note(note) : PrintNote(note);
-  };
-  options.progress = [&](const std::string& file, uint64_t done, uint64_t total) {
-    if (std::exchange(label, file) != file)
-      progress.emplace(stderr, isatty(STDERR_FILENO) != 0, file);
-    progress->Update(done, total);
-  };
-  auto pulled = Pull(*source, options);
-  if (!pulled.ok() && source->may_be_a_path && absl::IsNotFound(pulled.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(name, ": no such file here, and ", pulled.status().message()));
-  }
-  return pulled;
+  return NamedPull(name, by).Whole();
+}
+
+absl::StatusOr<wire::ModelSource> SourceByName(const std::string& name,
+                                               const PullByNameOptions& by) {
+  return NamedPull(name, by).ForCluster();
 }
 
 absl::Status RunPull(const PullVerbOptions& options) {

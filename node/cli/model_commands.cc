@@ -35,8 +35,25 @@ constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Mill
 absl::StatusOr<wire::ModelSource> SourceOf(const PlanOptions& options, ModelSession* session) {
   return FindModelSource(
       options.model,
-      {.data_dir = options.client.data_dir, .offline = options.offline, .cluster = &options.client},
+      {.data_dir = options.client.data_dir, .offline = options.offline, .cluster = &options.client,
+       .whole = options.whole},
       session);
+}
+
+// Loads the model; from a whole file here where a node has no token for the hub that this machine
+// has one for.
+absl::StatusOr<CoordinatorClient::Loaded> LoadFrom(const PlanOptions& options,
+                                                   wire::LoadModelRequest request,
+                                                   ModelSession* session) {
+  auto loaded = session->Load(request);
+  if (!request.source().has_remote() || !absl::IsPermissionDenied(loaded.status())) return loaded;
+  PrintNote(absl::StrCat(loaded.status().message(), "; the whole file is fetched to this machine"));
+  PlanOptions whole = options;
+  whole.whole = true;
+  auto source = SourceOf(whole, session);
+  if (!source.ok()) return source.status();
+  *request.mutable_source() = *std::move(source);
+  return session->Load(request);
 }
 
 // The template that `wanted` means: a file here, else a name in the model's file.
@@ -131,14 +148,14 @@ absl::Status RunSession::GetModel() {
     }
     if (!absl::IsNotFound(found)) return found;
   }
-  const auto source = SourceOf(options_.plan, &session_);
+  auto source = SourceOf(options_.plan, &session_);
   if (absl::IsNotFound(source.status())) {
     return absl::NotFoundError(
         absl::StrCat("no model of that name is loaded, and ", source.status().message()));
   }
   if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
-  *request.mutable_source() = *source;
+  *request.mutable_source() = *std::move(source);
   *request.mutable_placement() = PlacementOptionsOf(options_.plan);
   request.mutable_placement()->set_n_ctx(options_.generation.n_ctx);
   request.mutable_placement()->set_unverified(options_.generation.unverified);
@@ -148,7 +165,7 @@ absl::Status RunSession::GetModel() {
   request.set_no_mmap(!options_.generation.use_mmap);
   request.set_allow_mixed_versions(options_.generation.allow_mixed_versions);
   request.set_hold(true);
-  auto loaded = session_.Load(request);
+  auto loaded = LoadFrom(options_.plan, request, &session_);
   if (!loaded.ok()) return loaded.status();
   report_ = ReportOf(loaded->model);
   return absl::OkStatus();
@@ -159,10 +176,10 @@ absl::Status RunSession::GetModel() {
 absl::Status RunPlan(const PlanOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
-  const auto source = SourceOf(options, &session);
+  auto source = SourceOf(options, &session);
   if (!source.ok()) return source.status();
   wire::PlanModelRequest request;
-  *request.mutable_source() = *source;
+  *request.mutable_source() = *std::move(source);
   *request.mutable_placement() = PlacementOptionsOf(options);
   const auto plan = session->PlanModel(request, PrintNote);
   if (!plan.ok()) return session.Explain(plan.status());
@@ -172,15 +189,15 @@ absl::Status RunPlan(const PlanOptions& options) {
 absl::Status RunLoad(const LoadOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
-  const auto source = SourceOf(options.plan, &session);
+  auto source = SourceOf(options.plan, &session);
   if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
-  *request.mutable_source() = *source;
+  *request.mutable_source() = *std::move(source);
   *request.mutable_placement() = PlacementOptionsOf(options.plan);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
   if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
-  const auto loaded = session.Load(request);
+  const auto loaded = LoadFrom(options.plan, request, &session);
   if (!loaded.ok()) return loaded.status();
   const wire::ModelStatus& model = loaded->model;
   const ChatSupport chat = CheckTemplate(

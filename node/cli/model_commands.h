@@ -17,6 +17,7 @@ struct PlanOptions {
   ClientOptions client;
   std::string model;  // path of a GGUF, on the machine of the node that is called, or a hub's name
   bool offline = false;  // of a hub's name: only what is here
+  bool whole = false;    // of a hub's name: the whole file is fetched to this machine
   uint32_t n_ctx = 0;    // 0: chosen by what fits
   uint32_t n_seqs = 1;
   std::string objective = "latency";
@@ -34,7 +35,7 @@ struct PlanOptions {
 
 // Each prints to stdout, notes and progress to stderr, and blocks. kUnavailable: no node, or none
 // that coordinates; else the coordinator's own errors (coordinator/models/coordinator.h). A model
-// of a hub is fetched first (hub_commands.h).
+// of a hub is fetched first, or by the nodes (hub_commands.h).
 absl::Status RunPlan(const PlanOptions& options);
 
 struct LoadOptions {

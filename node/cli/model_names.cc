@@ -106,13 +106,10 @@ absl::StatusOr<wire::ModelSource> FindModelSource(const std::string& name,
     }
   }
   if (source.ok()) {
-    const auto pulled =
-        PullByName(meant, {.offline = options.offline,
-                           .cancelled = [session] { return session->interrupted(); },
-                           .cluster = options.cluster});
-    if (!pulled.ok()) return pulled.status();
-    found.set_path(pulled->path);
-    return found;
+    return SourceByName(meant, {.offline = options.offline,
+                                .cancelled = [session] { return session->interrupted(); },
+                                .cluster = options.cluster,
+                                .whole = options.whole});
   }
   if (here.ok()) {
     found.set_path(here->path);

@@ -37,6 +37,7 @@
 #include "node/base/standard_output.h"
 #include "node/client/coordinator_client.h"
 #include "node/http/http_tls.h"
+#include "node/hub/hub_client.h"
 #include "node/hub/local_models.h"
 #include "node/keys/cluster_join.h"
 #include "node/keys/key_file.h"
@@ -189,8 +190,12 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     if (!opened.ok()) return opened.status();
     cache = *std::move(opened);
   }
-  node->weights_ = std::make_unique<WeightService>(hashes_dir, cache);
-  node->fetcher_ = std::make_unique<WeightFetcher>(std::move(cache));
+  node->weights_ = std::make_unique<WeightService>(
+      hashes_dir, cache,
+      [node = node.get()](const std::string& id) { return node->fetcher_->ServerOf(id); });
+  node->fetcher_ = std::make_unique<WeightFetcher>(
+      std::move(cache),
+      [hub = HubOptionsFromEnvironment()](const std::string& url) { return TokenFor(hub, url); });
 
   absl::StatusOr<NodeId> id = NodeId::FromHex(node->id_);
   if (!id.ok()) return id.status();

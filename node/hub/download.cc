@@ -12,8 +12,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "node/base/progress.h"
@@ -21,36 +19,21 @@
 #include "shard/model/gguf_bytes.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
+#include "transport/http/ranged_file.h"
 
 namespace strata {
 namespace {
 
-// Attempts without a byte between them, before anything has come (half a minute) and later (seven
-// minutes), and contents of one file, until it fails.
-constexpr int kFirstAttemptsMax = 6, kAttemptsMax = 20, kContentsMax = 3;
+constexpr int kContentsMax = 3;               // of one file, until it fails
 constexpr uint64_t kSplitBytesMin = 4 << 20;  // less is not worth a connection of its own
 constexpr uint64_t kDiskReserveBytes = 64 << 20;
 constexpr absl::Duration kShowEvery = absl::Milliseconds(200), kSaveEvery = absl::Seconds(5);
 
-// The server's words about a file before any of it is kept.
-struct Probe {
-  bool has_ranges = false;
-  uint64_t bytes = 0;      // 0: unknown
-  std::string etag;        // or the time of its last change; empty: unknown
-  std::string direct_url;  // where the request is redirected to; empty: nowhere
-};
-
-std::string EtagOf(const WebAnswer& answer) {
-  const std::string etag = answer.Header("etag");
-  return etag.empty() ? answer.Header("last-modified") : etag;
-}
-
-// "https://host:port".
-absl::string_view OriginOf(absl::string_view url) {
-  return url.substr(0, url.find('/', url.find("://") + 3));
-}
-
 absl::Status Changed() { return absl::AbortedError("the file changed at the server"); }
+
+std::string NextAttemptNote(const absl::Status& why, absl::Duration wait) {
+  return absl::StrCat(why.message(), "; the next attempt is in ", absl::ToInt64Seconds(wait), " s");
+}
 
 // The range of a file that one connection fetches.
 struct Piece {
@@ -67,8 +50,7 @@ class FileDownload {
   absl::Status Run();
 
  private:
-  absl::StatusOr<Probe> AskServer();
-  absl::StatusOr<Probe> AskOnce(WebGetter* http);
+  absl::StatusOr<FileProbe> AskServer();
   absl::Status CheckDisk() const;
   absl::Status FetchPieces();
   void Work();
@@ -78,12 +60,9 @@ class FileDownload {
   absl::Status FetchWhole();
   absl::Status FetchWholeOnce(WebGetter* http);
   absl::Status Check();
-  WebRequest NextRequest() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status ErrorOf(const WebAnswer& answer) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<absl::Duration> TimeToWait(const absl::Status& why, int attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WaitAndSay(const absl::Status& why, int attempt) ABSL_LOCKS_EXCLUDED(mu_);
-  bool IsOther(const WebAnswer& begun) const;  // of another content than the probe
   bool Stopped() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<MissingRange> Missing() ABSL_LOCKS_EXCLUDED(mu_);
   void SayNotes() ABSL_LOCKS_EXCLUDED(mu_);
@@ -91,20 +70,15 @@ class FileDownload {
   const DownloadFile& file_;
   const DownloadOptions& options_;
   PartFile& part_;
-  Probe probe_;
-  bool has_begun_ = false;  // the server has answered; constant while there are threads
+  FileProbe probe_;
+  std::unique_ptr<RangedFile> ranges_;  // constant while there are threads
 
   absl::Mutex mu_;
-  std::string direct_url_ ABSL_GUARDED_BY(mu_);
   std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
   int working_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);  // for the calling thread to say
 };
-
-bool FileDownload::IsOther(const WebAnswer& begun) const {
-  return !probe_.etag.empty() && EtagOf(begun) != probe_.etag;
-}
 
 bool FileDownload::Stopped() {
   if (options_.cancelled()) return true;
@@ -112,34 +86,12 @@ bool FileDownload::Stopped() {
   return !failed_.ok();
 }
 
-WebRequest FileDownload::NextRequest() {
-  absl::MutexLock lock(mu_);
-  WebRequest request = file_.request;
-  if (direct_url_.empty()) return request;
-  // The token is for its own host alone.
-  if (OriginOf(direct_url_) != OriginOf(request.url)) request.bearer.clear();
-  request.url = direct_url_;
-  return request;
-}
-
-absl::Status FileDownload::ErrorOf(const WebAnswer& answer) {
-  const bool is_refused = answer.status >= 400 && answer.status < 500 && answer.status != 429;
-  if (answer.url == file_.request.url || !is_refused) return options_.explain(answer);
-  // A signed address ends after some time; the first one gives another.
-  absl::MutexLock lock(mu_);
-  direct_url_.clear();
-  return absl::UnavailableError(
-      absl::StrCat("the address that it is redirected to is refused (", answer.status, ")"));
-}
-
 // Before the next attempt; `why` where there is none.
 absl::StatusOr<absl::Duration> FileDownload::TimeToWait(const absl::Status& why, int attempt) {
-  const int attempts_max = has_begun_ ? kAttemptsMax : kFirstAttemptsMax;
-  if (!absl::IsUnavailable(why) || attempt >= attempts_max) return why;
+  if (!absl::IsUnavailable(why) || attempt >= kAttemptsMax) return why;
   const absl::Duration wait = BackOff(options_.retry_first, attempt, why);
   if (wait >= absl::Seconds(1)) {
-    std::string note =
-        absl::StrCat(why.message(), "; the next attempt is in ", absl::ToInt64Seconds(wait), " s");
+    std::string note = NextAttemptNote(why, wait);
     absl::MutexLock lock(mu_);
     if (notes_.empty() || notes_.back() != note) notes_.push_back(std::move(note));
   }
@@ -162,55 +114,9 @@ void FileDownload::SayNotes() {
   for (const std::string& note : notes) options_.note(note);
 }
 
-absl::StatusOr<Probe> FileDownload::AskServer() {
+absl::StatusOr<FileProbe> FileDownload::AskServer() {
   WebGetter http(options_.cancelled);
-  for (int attempt = 1;; ++attempt) {
-    auto probe = AskOnce(&http);
-    if (probe.ok()) return probe;
-    if (auto s = WaitAndSay(probe.status(), attempt); !s.ok()) return s;
-  }
-}
-
-// Its first bytes, which no page of a proxy has.
-absl::StatusOr<Probe> FileDownload::AskOnce(WebGetter* http) {
-  WebRequest request = file_.request;
-  request.headers["Range"] = absl::StrCat("bytes=0-", kGgufMagic.size() - 1);
-  Probe probe;
-  std::string first, type;
-  const absl::Status enough = absl::OutOfRangeError("enough");
-  const auto answer = http->Stream(
-      request,
-      [&](const WebAnswer& begun) {
-        probe.etag = EtagOf(begun);
-        type = begun.Header("content-type");
-        if (begun.url != file_.request.url) probe.direct_url = begun.url;
-        if (begun.status == 206) {
-          const auto range = ParseContentRange(begun.Header("content-range"));
-          if (!range.has_value() || range->begin != 0) {
-            return absl::FailedPreconditionError("the server answers with another range");
-          }
-          probe.has_ranges = true;
-          probe.bytes = range->total;
-        } else {
-          (void)absl::SimpleAtoi(begun.Header("content-length"), &probe.bytes);
-        }
-        return absl::OkStatus();
-      },
-      [&](absl::string_view bytes) {
-        first += bytes.substr(0, kGgufMagic.size() - first.size());
-        return first.size() == kGgufMagic.size() && !probe.has_ranges ? enough : absl::OkStatus();
-      });
-  if (!answer.ok() && answer.status() != enough) return answer.status();
-  if (answer.ok() && answer->status != 200 && answer->status != 206 && answer->status != 416) {
-    return ErrorOf(*answer);
-  }
-  if (first != kGgufMagic) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(PrintableText::From(file_.request.url).str(), ": is no GGUF file",
-                     type.empty() ? "" : absl::StrCat(" but ", PrintableText::From(type).str()),
-                     ": is it the address of a page, or is there a log-in page in between?"));
-  }
-  return probe;
+  return AskForModel(&http, file_.request, options_);
 }
 
 absl::Status FileDownload::CheckDisk() const {
@@ -262,8 +168,6 @@ std::optional<size_t> FileDownload::TakePiece() {
 }
 
 absl::Status FileDownload::FetchPiece(WebGetter* http, size_t index) {
-  WebRequest request = NextRequest();
-  const bool is_direct = request.url != file_.request.url;
   uint64_t at = 0, end = 0;
   {
     absl::MutexLock lock(mu_);
@@ -271,51 +175,25 @@ absl::Status FileDownload::FetchPiece(WebGetter* http, size_t index) {
     end = pieces_[index].end;
   }
   if (at >= end) return absl::OkStatus();
-  request.headers["Range"] = absl::StrCat("bytes=", at, "-", end - 1);
-  if (!probe_.etag.empty() && !absl::StartsWith(probe_.etag, "W/")) {
-    request.headers["If-Range"] = probe_.etag;
-  }
   const absl::Status enough = absl::OutOfRangeError("enough");
-  const auto answer = http->Stream(
-      request,
-      [&](const WebAnswer& begun) {
-        if (IsOther(begun)) return Changed();
-        if (begun.status == 200) {
-          return absl::UnavailableError("the server sends the whole file for a part of it");
-        }
-        const auto range = ParseContentRange(begun.Header("content-range"));
-        if (range.has_value() && range->total != probe_.bytes) return Changed();
-        if (!range.has_value() || range->begin != at) {
-          return absl::UnavailableError("the server answers with another range");
-        }
-        if (!is_direct && begun.url != file_.request.url) {
-          absl::MutexLock lock(mu_);
-          direct_url_ = begun.url;
-        }
-        return absl::OkStatus();
-      },
-      [&](absl::string_view bytes) {
-        uint64_t room = 0;
-        {
-          absl::MutexLock lock(mu_);
-          room = pieces_[index].end - std::min(pieces_[index].end, at);
-        }
-        const bool is_last = bytes.size() >= room;
-        bytes = bytes.substr(0, room);
-        if (auto s = part_.Write(at, bytes); !s.ok()) return s;
-        at += bytes.size();
-        absl::MutexLock lock(mu_);
-        pieces_[index].at = at;
-        // The end may have moved: somebody else fetches what follows.
-        return is_last && pieces_[index].end < end ? enough : absl::OkStatus();
-      });
-  if (!answer.ok()) return answer.status() == enough ? absl::OkStatus() : answer.status();
-  if (answer->status == 416) return Changed();
-  if (answer->status != 206) return ErrorOf(*answer);
-  absl::MutexLock lock(mu_);
-  return pieces_[index].at < pieces_[index].end
-             ? absl::UnavailableError("the server sent less than it was asked for")
-             : absl::OkStatus();
+  const absl::Status status = ranges_->ReadOnce(http, at, end, [&](absl::string_view bytes) {
+    uint64_t room = 0;
+    {
+      absl::MutexLock lock(mu_);
+      room = pieces_[index].end - std::min(pieces_[index].end, at);
+    }
+    const bool is_last = bytes.size() >= room;
+    bytes = bytes.substr(0, room);
+    if (auto s = part_.Write(at, bytes); !s.ok()) return s;
+    at += bytes.size();
+    absl::MutexLock lock(mu_);
+    pieces_[index].at = at;
+    // The end may have moved: somebody else fetches what follows.
+    return is_last && pieces_[index].end < end ? enough : absl::OkStatus();
+  });
+  // It had ranges when it was asked first: another of its machines may have them.
+  if (absl::IsUnimplemented(status)) return absl::UnavailableError(status.message());
+  return status == enough ? absl::OkStatus() : status;
 }
 
 void FileDownload::Work() {
@@ -392,7 +270,9 @@ absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
   SteadyTime show_at = SteadyTime::Now();
   const auto answer = http->Stream(
       file_.request,
-      [&](const WebAnswer& begun) { return IsOther(begun) ? Changed() : absl::OkStatus(); },
+      [&](const WebAnswer& begun) {
+        return IsOtherContent(probe_.etag, begun) ? Changed() : absl::OkStatus();
+      },
       [&](absl::string_view bytes) {
         if (probe_.bytes > 0 && at + bytes.size() > probe_.bytes) return Changed();
         if (auto s = part_.Write(at, bytes); !s.ok()) return s;
@@ -404,7 +284,7 @@ absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
         return absl::OkStatus();
       });
   if (!answer.ok()) return answer.status();
-  if (answer->status != 200) return ErrorOf(*answer);
+  if (answer->status != 200) return ErrorOfAnswer(file_.request, *answer, options_.explain);
   if (probe_.bytes > 0 && at < probe_.bytes) {
     return absl::UnavailableError("the server sent less than the file has");
   }
@@ -437,16 +317,16 @@ absl::Status FileDownload::Run() {
   probe_ = *std::move(probe);
   // Its hash says what it is, where each of several servers may have an ETag of its own.
   if (!file_.sha256.empty()) probe_.etag.clear();
-  has_begun_ = true;
   if (file_.bytes > 0 && probe_.bytes > 0 && probe_.bytes != file_.bytes) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the server has ", probe_.bytes, " bytes of it, and the hub says ", file_.bytes));
   }
   if (probe_.bytes == 0) probe_.bytes = file_.bytes;
-  {
-    absl::MutexLock lock(mu_);
-    direct_url_ = probe_.direct_url;
-  }
+  ranges_ = std::make_unique<RangedFile>(RangedFile::Options{.request = file_.request,
+                                                             .bytes = probe_.bytes,
+                                                             .etag = probe_.etag,
+                                                             .direct_url = probe_.direct_url,
+                                                             .explain = options_.explain});
   const std::string validator = file_.sha256.empty() ? probe_.etag : file_.sha256;
   const bool has_ranges = probe_.has_ranges;
   // Without ranges nothing of before is of use.
@@ -461,6 +341,25 @@ absl::Status FileDownload::Run() {
 }
 
 }  // namespace
+
+absl::StatusOr<FileProbe> AskForModel(WebGetter* http, const WebRequest& request,
+                                      const DownloadOptions& options) {
+  for (int attempt = 1;; ++attempt) {
+    // Its first bytes, which no page of a proxy has.
+    auto probe = ProbeFile(http, request, kGgufMagic.size(), options.explain);
+    if (probe.ok() && probe->begin == kGgufMagic) return probe;
+    if (probe.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          PrintableText::From(request.url).str(), ": is no GGUF file",
+          probe->type.empty() ? "" : absl::StrCat(" but ", PrintableText::From(probe->type).str()),
+          ": is it the address of a page, or is there a log-in page in between?"));
+    }
+    if (!absl::IsUnavailable(probe.status()) || attempt == kFirstAttemptsMax) return probe;
+    const absl::Duration wait = BackOff(options.retry_first, attempt, probe.status());
+    if (wait >= absl::Seconds(1)) options.note(NextAttemptNote(probe.status(), wait));
+    if (auto s = WaitUnless(options.cancelled, wait); !s.ok()) return s;
+  }
+}
 
 absl::Status Download(const DownloadFile& file, const DownloadOptions& options) {
   std::error_code error;

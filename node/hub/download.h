@@ -10,8 +10,10 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "node/hub/http_get.h"
+#include "transport/http/http_get.h"
+#include "transport/http/ranged_file.h"
 
 namespace strata {
 
@@ -39,5 +41,10 @@ struct DownloadOptions {
 // the disk has no room, with the bytes that are missing; kUnavailable: the network or the server
 // failed many times; kCancelled.
 absl::Status Download(const DownloadFile& file, const DownloadOptions& options);
+
+// What the server says of a file, asked again where it is kUnavailable for half a minute. Uses
+// `retry_first`, `cancelled`, `note` and `explain`. kFailedPrecondition: it is no GGUF file.
+absl::StatusOr<FileProbe> AskForModel(WebGetter* http, const WebRequest& request,
+                                      const DownloadOptions& options);
 
 }  // namespace strata

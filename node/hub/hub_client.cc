@@ -13,8 +13,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "node/hub/environment.h"
 #include "node/hub/foreign_format.h"
+#include "transport/base/environment.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
@@ -104,6 +104,10 @@ HubOptions HubOptionsFromEnvironment() {
   }
   options.hf_token = FindToken();
   return options;
+}
+
+std::string TokenFor(const HubOptions& options, absl::string_view url) {
+  return absl::StartsWith(url, options.hf_endpoint + "/") ? options.hf_token : "";
 }
 
 absl::Status HubError(const WebAnswer& answer, const HubOptions& options,

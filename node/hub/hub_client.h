@@ -10,9 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "node/hub/http_get.h"
 #include "node/hub/model_source.h"
 #include "node/hub/quant_choice.h"
+#include "transport/http/http_get.h"
 
 namespace strata {
 
@@ -29,6 +29,8 @@ struct HubOptions {
 // HUGGING_FACE_HUB_TOKEN, or the file HF_TOKEN_PATH, HF_HOME/token, ~/.cache/huggingface/token.
 // OLLAMA_REGISTRY is that of Ollama's.
 HubOptions HubOptionsFromEnvironment();
+// The token for an address; empty: there is none, or it is not for that host.
+std::string TokenFor(const HubOptions& options, absl::string_view url);
 
 struct HubRepo {
   std::string repo;      // as it is named today: a renamed one is found by its old name

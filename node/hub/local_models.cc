@@ -18,9 +18,9 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "node/hub/catalogue.h"
-#include "node/hub/environment.h"
 #include "shard/model/gguf.h"
 #include "shard/model/gguf_bytes.h"
+#include "transport/base/environment.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {

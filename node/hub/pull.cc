@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -60,7 +61,7 @@ std::string Here(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& options) {
+absl::StatusOr<NamedModel> FindNamedModel(const ModelSource& source, const PullOptions& options) {
   if (options.folders.strata.empty()) {
     return absl::FailedPreconditionError(
         "there is no folder for models: set HOME, or XDG_CACHE_HOME to a folder");
@@ -70,21 +71,21 @@ absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& o
     if (source.quant.empty() && source.file.empty()) {
       options.hub.note(absl::StrCat(local->name, " is here: ", Here(local->path)));
     }
-    return PulledModel{.name = local->name,
-                       .path = local->path,
-                       .quant = local->variant.quant,
-                       .bytes = local->variant.bytes,
-                       .was_here = true};
+    return NamedModel{.model = {.name = local->name,
+                                .path = local->path,
+                                .quant = local->variant.quant,
+                                .bytes = local->variant.bytes,
+                                .was_here = true}};
   }
   std::error_code error;
   if (source.kind == ModelSource::Kind::kUrl) {
     const std::string path = absl::StrCat(options.folders.strata, "/", PlaceOf(source.url));
     if (std::filesystem::is_regular_file(path, error)) {
-      return PulledModel{.name = source.Name(),
-                         .path = path,
-                         .quant = QuantOf(path),
-                         .bytes = std::filesystem::file_size(path, error),
-                         .was_here = true};
+      return NamedModel{.model = {.name = source.Name(),
+                                  .path = path,
+                                  .quant = QuantOf(path),
+                                  .bytes = std::filesystem::file_size(path, error),
+                                  .was_here = true}};
     }
   }
   if (options.offline) {
@@ -104,35 +105,80 @@ absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& o
   const ModelVariant& variant = choice->variant;
   const std::string folder =
       absl::StrCat(options.folders.strata, "/", FolderOf(source, *repo), "/");
-  uint64_t done_before = 0;
+  NamedModel named = {.model = {.name = source.kind == ModelSource::Kind::kHuggingFace
+                                            ? absl::StrCat("hf:", repo->repo, ":", variant.quant)
+                                            : source.Name(),
+                                .path = folder + variant.parts[0].name,
+                                .quant = QuantOf(variant.parts[0].name),
+                                .bytes = variant.bytes}};
   for (const HubFile& part : variant.parts) {
+    named.parts.push_back({.request = hub.FileRequest(source, *repo, part),
+                           .file = part,
+                           .path = folder + part.name});
+  }
+  return named;
+}
+
+absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& options) {
+  const auto named = FindNamedModel(source, options);
+  if (!named.ok()) return named.status();
+  PulledModel pulled = named->model;
+  uint64_t done_before = 0;
+  for (const NamedModel::Part& part : named->parts) {
     absl::Status status = Download(
-        {.request = hub.FileRequest(source, *repo, part),
-         .path = folder + part.name,
-         .bytes = part.bytes,
-         .sha256 = part.sha256},
+        {.request = part.request,
+         .path = part.path,
+         .bytes = part.file.bytes,
+         .sha256 = part.file.sha256},
         {.connections = options.connections,
          .retry_first = options.hub.retry_first,
          .cancelled = options.hub.cancelled,
          .note = options.hub.note,
          .progress =
              [&](uint64_t done, uint64_t total) {
-               options.progress(std::filesystem::path(part.name).filename().string(),
-                                done_before + done, variant.bytes > 0 ? variant.bytes : total);
+               options.progress(std::filesystem::path(part.path).filename().string(),
+                                done_before + done, pulled.bytes > 0 ? pulled.bytes : total);
              },
          .explain =
              [&](const WebAnswer& answer) { return HubError(answer, options.hub, source); }});
     if (!status.ok()) return status;
-    done_before += part.bytes;
+    done_before += part.file.bytes;
   }
-  const std::string path = folder + variant.parts[0].name;
-  return PulledModel{
-      .name = source.kind == ModelSource::Kind::kHuggingFace
-                  ? absl::StrCat("hf:", repo->repo, ":", variant.quant)
-                  : source.Name(),
-      .path = path,
-      .quant = QuantOf(variant.parts[0].name),
-      .bytes = variant.bytes > 0 ? variant.bytes : std::filesystem::file_size(path, error)};
+  std::error_code error;
+  if (pulled.bytes == 0) pulled.bytes = std::filesystem::file_size(pulled.path, error);
+  return pulled;
+}
+
+absl::StatusOr<std::optional<wire::RemoteModel>> RemoteModelOf(const NamedModel& named,
+                                                               const ModelSource& source,
+                                                               const PullOptions& options) {
+  wire::RemoteModel remote;
+  WebGetter http(options.hub.cancelled);
+  for (const NamedModel::Part& part : named.parts) {
+    wire::RemoteFile* const file = remote.add_parts();
+    file->set_url(part.request.url);
+    file->set_bytes(part.file.bytes);
+    std::string sha256;
+    if (absl::HexStringToBytes(part.file.sha256, &sha256)) file->set_sha256(std::move(sha256));
+    // One that is known by its hash is the same at each of a hub's servers.
+    if (&part != &named.parts[0] && file->bytes() > 0 && !file->sha256().empty()) continue;
+    const auto probe = AskForModel(&http, part.request,
+                                   {.retry_first = options.hub.retry_first,
+                                    .cancelled = options.hub.cancelled,
+                                    .note = options.hub.note,
+                                    .explain = [&](const WebAnswer& answer) {
+                                      return HubError(answer, options.hub, source);
+                                    }});
+    if (!probe.ok()) return probe.status();
+    if (!probe->has_ranges || probe->bytes == 0) return std::optional<wire::RemoteModel>();
+    if (file->bytes() > 0 && probe->bytes != file->bytes()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the server has ", probe->bytes, " bytes of it, and the hub says ", file->bytes()));
+    }
+    file->set_bytes(probe->bytes);
+    if (file->sha256().empty()) file->set_etag(probe->etag);
+  }
+  return std::optional<wire::RemoteModel>(std::move(remote));
 }
 
 }  // namespace strata

@@ -1,16 +1,20 @@
-// Brings a model that is named to this machine: looks for it here, asks the hub which files it is,
-// and fetches them. Blocks; one thread.
+// Finds a model that is named: looks for it here, asks the hub which files it is, and fetches them
+// to this machine, or says where each node can. Blocks; one thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "node/hub/hub_client.h"
 #include "node/hub/local_models.h"
 #include "node/hub/model_source.h"
+#include "node/hub/quant_choice.h"
+#include "proto/node.pb.h"
+#include "transport/http/http_get.h"
 
 namespace strata {
 
@@ -32,8 +36,30 @@ struct PulledModel {
   bool was_here = false;
 };
 
+// A model that may not be on this machine.
+struct NamedModel {
+  PulledModel model;  // as Pull() would return it; bytes 0: unknown
+  // Where its files are, if it is not here.
+  struct Part {
+    WebRequest request;
+    HubFile file;
+    std::string path;  // here, once it is fetched
+  };
+  std::vector<Part> parts;
+};
+
 // kNotFound: there is no such model; for one that may be a path, that too is said. Errors of
-// HubClient, ChooseQuant() and Download().
+// HubClient and ChooseQuant().
+absl::StatusOr<NamedModel> FindNamedModel(const ModelSource& source, const PullOptions& options);
+
+// As FindNamedModel(), and fetches it; errors of Download(), too.
 absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& options);
+
+// Whether a model can be fetched by the nodes, each its own part: asks the server of its files for
+// ranges, and fills in lengths and ETags where nobody knows more. nullopt: it can not. Errors of
+// Download().
+absl::StatusOr<std::optional<wire::RemoteModel>> RemoteModelOf(const NamedModel& named,
+                                                               const ModelSource& source,
+                                                               const PullOptions& options);
 
 }  // namespace strata

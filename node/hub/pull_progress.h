@@ -4,12 +4,10 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <deque>
 #include <string>
-#include <utility>
 
 #include "absl/strings/string_view.h"
-#include "transport/base/steady_time.h"
+#include "node/base/speed_meter.h"
 
 namespace strata {
 
@@ -32,7 +30,7 @@ class PullProgress {
   std::FILE* const out_;
   const bool terminal_;
   const std::string label_;
-  std::deque<std::pair<SteadyTime, uint64_t>> seen_;  // of the last seconds
+  SpeedMeter speed_;
   uint64_t tenth_ = 0;
   bool drawn_ = false;
 };

@@ -168,6 +168,7 @@ void StageHost::BeginFetch(Stage* stage) {
   for (const wire::WeightPeer& peer : stage->spec.weight_peers()) {
     request.peers.push_back(peer.address());
   }
+  request.remote = stage->spec.remote();
   request.layers = {stage->spec.layers().begin(), stage->spec.layers().end()};
   request.unverified = stage->spec.unverified();
   request.check_again = stage->fetched_again;

@@ -499,6 +499,8 @@ WeightLease::~WeightLease() {
 
 const std::string& WeightLease::path() const { return opened_->model->paths().front(); }
 
+const std::shared_ptr<const ModelFile>& WeightLease::model() const { return opened_->model; }
+
 const WeightBlocks& WeightLease::all_blocks() const { return opened_->blocks; }
 
 std::string WeightLease::HashOf(uint32_t block) const {

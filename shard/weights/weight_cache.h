@@ -160,6 +160,7 @@ class WeightLease {
   ~WeightLease();
 
   const std::string& path() const;  // of the model in the cache: its file or first part
+  const std::shared_ptr<const ModelFile>& model() const;
   const WeightBlocks& all_blocks() const;
   const std::vector<uint32_t>& blocks() const { return blocks_; }  // of the slice, ascending
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -43,17 +45,21 @@ std::string DescribeShares(const std::vector<WeightTransfer::Share>& shares) {
 
 class WeightFetcher::Job {
  public:
-  Job(Request request, Callbacks callbacks)
+  Job(Request request, Callbacks callbacks, const TokenOf& token_of)
       : request_(std::move(request)),
         progress_(std::move(callbacks.progress)),
         done_(std::move(callbacks.done)),
         source_(request_.model_id, request_.address, request_.idle_max) {
+    if (request_.remote.parts_size() > 0) {
+      server_ = std::make_unique<WebWeightSource>(request_.model_id, request_.remote, token_of);
+    }
     for (const std::string& peer : request_.peers) {
       if (peers_.size() + 1 == kWeightSourcesMax) break;
       const bool known =
           absl::c_any_of(peers_, [&](const auto& each) { return each->address() == peer; });
       if (known || peer.empty() || peer == request_.address) continue;
-      peers_.push_back(std::make_unique<WeightSource>(request_.model_id, peer, request_.idle_max));
+      peers_.push_back(
+          std::make_unique<NodeWeightSource>(request_.model_id, peer, request_.idle_max));
     }
   }
 
@@ -62,7 +68,8 @@ class WeightFetcher::Job {
     cancelled_ = true;
     if (transfer_ != nullptr) transfer_->Cancel();
     source_.Cancel();
-    for (const std::unique_ptr<WeightSource>& peer : peers_) peer->Cancel();
+    for (const auto& peer : peers_) peer->Cancel();
+    if (server_ != nullptr) server_->Cancel();
   }
 
   // Fetcher's thread.
@@ -75,15 +82,18 @@ class WeightFetcher::Job {
  private:
   absl::StatusOr<Fetched> Fetch(const std::shared_ptr<WeightCache>& cache);
   absl::StatusOr<Fetched> FetchHeaders(WeightCache* cache);
-  absl::StatusOr<Fetched> FetchHeadersElsewhere(const absl::Status& source);
+  // `add` adds the model to a cache; after that `id` is its id.
+  absl::StatusOr<Fetched> FetchHeadersElsewhere(const std::string* id,
+                                                absl::FunctionRef<absl::Status(WeightCache*)> add);
   // Connects to the source.
   absl::Status ConnectSource();
-  // Adds the model to the cache: from the source if it is connected (`source`), else from a peer;
-  // the id verifies the description.
+  // Adds the model to the cache: from the source if it is connected (`source`), else from a peer or
+  // the server; the id verifies the description.
   absl::Status Describe(WeightCache* cache, absl::Status source);
   // `source`: OK, or why the source cannot be used; set to its error here.
   absl::Status CompareHashes(WeightLease* lease, absl::Status* source);
   absl::Status CheckSuspect(WeightLease* lease);
+  std::vector<uint32_t> BlocksOfFirstStage(const WeightLease& lease) const;
   // `source`: OK, or why the source cannot give missing blocks.
   absl::Status ReadMissing(WeightLease* lease, absl::Status source, Fetched* fetched);
 
@@ -95,8 +105,9 @@ class WeightFetcher::Job {
   const Request request_;
   WeightProgress progress_;
   absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done_;
-  WeightSource source_;
-  std::vector<std::unique_ptr<WeightSource>> peers_;
+  NodeWeightSource source_;
+  std::vector<std::unique_ptr<NodeWeightSource>> peers_;
+  std::unique_ptr<WebWeightSource> server_;  // null: the model is on none
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
@@ -115,6 +126,11 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
   if (cache == nullptr) {
     return absl::FailedPreconditionError(
         "the model's file is on another machine, and this node has no cache (--cache-dir)");
+  }
+  if (server_ != nullptr) {
+    if (auto s = WebWeightSource::Check(request_.remote); !s.ok()) return s;
+  } else if (request_.model_id.empty()) {
+    return absl::InvalidArgumentError("a fetch of no model");
   }
   if (request_.headers_only) return FetchHeaders(cache.get());
   absl::Status source = ConnectSource();
@@ -146,14 +162,21 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
 }
 
 absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCache* cache) {
-  auto headers = cache->Headers(request_.model_id);
+  std::string id = request_.model_id;
+  auto headers = cache->Headers(id);
   if (absl::IsNotFound(headers.status())) {
     const absl::Status source = ConnectSource();
-    absl::Status status = Describe(cache, source);
+    const auto add = [&](WeightCache* to) -> absl::Status {
+      if (!id.empty()) return Describe(to, source);
+      const auto added = server_->AddTo(to);
+      if (added.ok()) id = *added;
+      return added.status();
+    };
+    const absl::Status status = add(cache);
     // Planning must not need disk space.
-    if (DiskShortageOf(status)) return FetchHeadersElsewhere(source);
+    if (DiskShortageOf(status)) return FetchHeadersElsewhere(&id, add);
     if (!status.ok()) return status;
-    headers = cache->Headers(request_.model_id);
+    headers = cache->Headers(id);
   }
   if (!headers.ok()) return headers.status();
   return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
@@ -161,7 +184,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCa
 
 // The folder is removed at once: the headers are in memory.
 absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeadersElsewhere(
-    const absl::Status& source) {
+    const std::string* id, absl::FunctionRef<absl::Status(WeightCache*)> add) {
   const auto folder = NewPrivateFolder();
   if (!folder.ok()) return folder.status();
   const absl::Cleanup remove = [&folder] {
@@ -170,27 +193,29 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeadersElsewhere
   };
   const auto cache = WeightCache::Open({.folder = *folder, .bytes_max = UINT64_MAX});
   if (!cache.ok()) return cache.status();
-  if (absl::Status status = Describe(cache->get(), source); !status.ok()) return status;
-  auto headers = (*cache)->Headers(request_.model_id);
+  if (absl::Status status = add(cache->get()); !status.ok()) return status;
+  auto headers = (*cache)->Headers(*id);
   if (!headers.ok()) return headers.status();
   return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
 }
 
 absl::Status WeightFetcher::Job::ConnectSource() {
   if (!request_.address.empty()) return source_.Connect();
+  if (server_ != nullptr) return absl::UnavailableError("the model's file is on a server");
   return absl::UnavailableError("no node that answers has the model's file");
 }
 
 absl::Status WeightFetcher::Job::Describe(WeightCache* cache, absl::Status source) {
   if (source.ok()) return source_.Describe(cache);
-  for (const std::unique_ptr<WeightSource>& peer : peers_) {
+  for (const auto& peer : peers_) {
     if (cancelled()) return absl::CancelledError("");
     absl::Status status = peer->Connect();
     if (status.ok()) status = peer->Describe(cache);
     if (status.ok() || absl::IsResourceExhausted(status)) return status;  // this node's disk
-    LOG(WARNING) << status.message();
+    // The first that loads a model from a server find nothing of it at the others.
+    if (server_ == nullptr) LOG(WARNING) << status.message();
   }
-  return source;
+  return server_ == nullptr ? source : server_->Describe(cache);
 }
 
 // Detects blocks of another file with the same id.
@@ -240,14 +265,16 @@ absl::Status WeightFetcher::Job::CheckSuspect(WeightLease* lease) {
 
 absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease, absl::Status source,
                                              Fetched* fetched) {
-  if (!source.ok() && peers_.empty()) return source;
+  if (!source.ok() && peers_.empty() && server_ == nullptr) return source;
   if (absl::Status status = lease->MakeRoom(); !status.ok()) return status;
   std::vector<WeightSource*> sources = {&source_};
-  for (const std::unique_ptr<WeightSource>& peer : peers_) sources.push_back(peer.get());
+  for (const auto& peer : peers_) sources.push_back(peer.get());
   WeightTransfer transfer({.lease = lease,
                            .sources = std::move(sources),
                            .source = std::move(source),
                            .no_source = request_.address.empty(),
+                           .server = server_.get(),
+                           .of_peers = BlocksOfFirstStage(*lease),
                            .progress = &progress_,
                            .join_max = request_.join_max});
   {
@@ -266,8 +293,23 @@ absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease, absl::Status so
   return status;
 }
 
-WeightFetcher::WeightFetcher(std::shared_ptr<WeightCache> cache)
-    : cache_(std::move(cache)), thread_([this] { Run(); }), releaser_([this] {
+// The blocks that the first stage of a plan has, too: an embedding that is the output as well. That
+// stage is to fetch them from the server, and the others from it.
+std::vector<uint32_t> WeightFetcher::Job::BlocksOfFirstStage(const WeightLease& lease) const {
+  std::vector<uint32_t> shared;
+  if (server_ == nullptr || request_.layers.begin == 0) return shared;
+  const auto first = Slice::Make(lease.model(), {0, 1}, {.unverified = request_.unverified});
+  if (!first.ok()) return shared;
+  absl::c_set_intersection(lease.blocks(), lease.all_blocks().OfTensors(first->source_tensors()),
+                           std::back_inserter(shared));
+  return shared;
+}
+
+WeightFetcher::WeightFetcher(std::shared_ptr<WeightCache> cache, TokenOf token_of)
+    : cache_(std::move(cache)),
+      token_of_(std::move(token_of)),
+      thread_([this] { Run(); }),
+      releaser_([this] {
         while (released_.Pop().has_value()) {
         }
       }) {}
@@ -288,12 +330,26 @@ void WeightFetcher::LetGo(std::shared_ptr<WeightLease> lease) { released_.Push(s
 std::shared_ptr<WeightFetcher::Job> WeightFetcher::Start(Request request, Callbacks callbacks) {
   {
     absl::MutexLock lock(mu_);
+    if (request.remote.parts_size() > 0 && !request.model_id.empty()) {
+      std::erase_if(servers_, [&](const auto& server) { return server.first == request.model_id; });
+      servers_.emplace_back(request.model_id, request.remote);
+      if (servers_.size() > kServersMax) servers_.pop_front();
+    }
     if (!stopping_ && jobs_.size() < kFetchesMax) {
-      return jobs_.emplace_back(std::make_shared<Job>(std::move(request), std::move(callbacks)));
+      return jobs_.emplace_back(
+          std::make_shared<Job>(std::move(request), std::move(callbacks), token_of_));
     }
   }
   callbacks.done(absl::ResourceExhaustedError("too many fetches of weights"));
   return nullptr;
+}
+
+std::unique_ptr<WeightSource> WeightFetcher::ServerOf(const std::string& model_id) {
+  absl::MutexLock lock(mu_);
+  const auto found =
+      absl::c_find_if(servers_, [&](const auto& server) { return server.first == model_id; });
+  if (found == servers_.end() || !WebWeightSource::Check(found->second).ok()) return nullptr;
+  return std::make_unique<WebWeightSource>(model_id, found->second, token_of_);
 }
 
 void WeightFetcher::Cancel(Job* job) {

@@ -1,7 +1,7 @@
 // Gets the weights of a slice onto this machine before a worker loads them: from the model's own
 // file where this machine has it, else from the cache, and the cache's missing blocks from the node
-// that shares the model and from peers that have loaded layers of it, in parallel
-// (weight_transfer.h). Only the blocks of the slice are requested.
+// that shares the model, from peers that have loaded layers of it, and from the server that the
+// model is on, in parallel (weight_transfer.h). Only the blocks of the slice are requested.
 //
 // One fetch runs at a time, since they would share the link; the others wait. A fetch runs on the
 // fetcher's own threads; its callbacks come from there.
@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,33 +21,40 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "proto/node.pb.h"
 #include "shard/model/architecture.h"
 #include "shard/model/model_file.h"
+#include "shard/weights/node_weight_source.h"
+#include "shard/weights/web_weight_source.h"
 #include "shard/weights/weight_cache.h"
 #include "shard/weights/weight_queue.h"
-#include "shard/weights/weight_source.h"
 #include "shard/weights/weight_transfer.h"
 
 namespace strata {
 
 // Fetches that wait or run.
 inline constexpr size_t kFetchesMax = 64;
+// Models whose servers are remembered, to fetch from there for other nodes.
+inline constexpr size_t kServersMax = 16;
 
 class WeightFetcher {
  public:
   // `cache` may be null: then only files of this machine are found.
-  explicit WeightFetcher(std::shared_ptr<WeightCache> cache);
+  // `token_of`: for servers; may be null.
+  explicit WeightFetcher(std::shared_ptr<WeightCache> cache, TokenOf token_of = nullptr);
   // Cancels all fetches and waits for them.
   ~WeightFetcher();
 
   struct Request {
-    std::string model_id;
-    std::string path;  // tried first: the model's file, if this machine has it
+    std::string model_id;  // empty, with `remote` and headers_only: not known yet
+    std::string path;      // tried first: the model's file, if this machine has it
     // host:port of the node that shares the model; empty: there is none, and the peers' hashes are
     // trusted.
     std::string address;
     // Addresses of others that may have blocks; those beyond kWeightSourcesMax - 1 are ignored.
     std::vector<std::string> peers;
+    // Where the model is on a server; no parts: on none.
+    wire::RemoteModel remote;
     LayerRange layers;
     bool unverified = false;
     // A load found a damaged block in the cache: all blocks are checked again.
@@ -68,9 +76,10 @@ class WeightFetcher {
     // grow.
     absl::AnyInvocable<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
     // Called once. kFailedPrecondition: there is no cache, the model is no longer shared, or its
-    // file has changed; kUnavailable, with the address: the other node is gone, fetched blocks
-    // stay; kDataLoss: it sends bytes that do not match their hash, and no peer has the right ones;
-    // kResourceExhausted: no room; kCancelled; else as Slice::Make.
+    // file has changed; kPermissionDenied: this node has no token for the server; kUnavailable,
+    // with the address: the other node is gone, fetched blocks stay; kDataLoss: it sends bytes that
+    // do not match their hash, and no peer has the right ones; kResourceExhausted: no room;
+    // kCancelled; else as Slice::Make.
     absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done;
   };
 
@@ -80,6 +89,9 @@ class WeightFetcher {
   std::shared_ptr<Job> Start(Request request, Callbacks callbacks);
   static void Cancel(Job* job);
 
+  // The server of a model that was fetched from one lately; null: none. Thread-safe.
+  std::unique_ptr<WeightSource> ServerOf(const std::string& model_id);
+
   // Destroys a lease on a thread of the fetcher.
   void LetGo(std::shared_ptr<WeightLease> lease);
 
@@ -87,10 +99,13 @@ class WeightFetcher {
   void Run();
 
   const std::shared_ptr<WeightCache> cache_;  // shared with leases
+  const TokenOf token_of_;
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);  // the first one runs
+  // By the models' ids, the latest last: kServersMax.
+  std::deque<std::pair<std::string, wire::RemoteModel>> servers_ ABSL_GUARDED_BY(mu_);
   WeightQueue<std::shared_ptr<WeightLease>> released_{kFetchesMax};
   std::thread thread_;
   std::thread releaser_;

@@ -61,7 +61,7 @@ struct WeightService::ServedModel {
 
 // kInvalidArgument: blocks that the model does not have; kNotFound: blocks that are not cached.
 absl::StatusOr<std::vector<uint32_t>> WeightService::Lookup::RequestedBlocks(
-    const wire::BlocksRequest& request) const {
+    const wire::BlocksRequest& request, bool may_fetch) const {
   const size_t n_blocks = shared->blocks.size();
   std::vector<uint32_t> listed;
   for (const wire::BlockRange& range : request.blocks()) {
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<uint32_t>> WeightService::Lookup::RequestedBlocks(
           absl::StrCat("blocks ", range.begin(), "-", range.end(), " of ", n_blocks));
     }
     for (uint32_t block = range.begin(); block < range.end(); ++block) {
-      if (snapshot.has_value() && !snapshot->hashes.contains(block)) {
+      if (snapshot.has_value() && !snapshot->hashes.contains(block) && !may_fetch) {
         if (request.known_only()) continue;
         return absl::NotFoundError(absl::StrCat("block ", block, " is not in the cache there"));
       }
@@ -109,8 +109,11 @@ class WeightService::Reading {
   const std::vector<uint32_t> blocks_;
 };
 
-WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache)
-    : hashes_folder_(std::move(hashes_folder)), cache_(std::move(cache)) {
+WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache,
+                             ServerOf server_of)
+    : hashes_folder_(std::move(hashes_folder)),
+      cache_(std::move(cache)),
+      server_of_(std::move(server_of)) {
   if (hashes_folder_.empty()) return;
   const absl::Status made = MakePrivateFolder(hashes_folder_);
   if (!made.ok()) LOG(WARNING) << made.message();
@@ -316,11 +319,29 @@ absl::Status WeightService::ReadBlock(const Lookup& found, uint32_t block,
   return absl::OkStatus();
 }
 
+absl::Status WeightService::RelayBlock(WeightSource* server, const Lookup& found, uint32_t block,
+                                       const std::function<bool(wire::BlockChunk)>& on_chunk) {
+  const WeightBlocks& blocks = found.shared->blocks;
+  WeightHasher hasher;
+  bool stopped = false;
+  absl::Status status = server->Read(blocks, {block}, [&](const wire::BlockChunk& read) {
+    wire::BlockChunk chunk = read;
+    hasher.Add(chunk.data());
+    if (chunk.offset() + chunk.data().size() == blocks[block].bytes) {
+      chunk.set_hash(hasher.Finish());
+    }
+    stopped = !on_chunk(std::move(chunk));
+    return !stopped;
+  });
+  if (stopped) return absl::CancelledError("the peer has gone");
+  return status;
+}
+
 absl::StatusOr<std::unique_ptr<WeightService::Reading>> WeightService::BeginReading(
-    const wire::BlocksRequest& request) {
+    const wire::BlocksRequest& request, bool may_fetch) {
   absl::StatusOr<Lookup> found = Find(request.model_id());
   if (!found.ok()) return found.status();
-  absl::StatusOr<std::vector<uint32_t>> blocks = found->RequestedBlocks(request);
+  absl::StatusOr<std::vector<uint32_t>> blocks = found->RequestedBlocks(request, may_fetch);
   if (!blocks.ok()) return blocks.status();
   auto reading = std::make_unique<Reading>(this, *std::move(found), *std::move(blocks));
   if (reads_ > kWeightReadsMax) {
@@ -331,7 +352,8 @@ absl::StatusOr<std::unique_ptr<WeightService::Reading>> WeightService::BeginRead
 
 absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
                                  grpc::ServerWriter<wire::BlockHashes>* writer) {
-  const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
+  const absl::StatusOr<std::unique_ptr<Reading>> reading =
+      BeginReading(request, /*may_fetch=*/false);
   if (!reading.ok()) return reading.status();
   const Lookup& found = (*reading)->found();
   wire::BlockHashes hashes;
@@ -359,7 +381,10 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
 
 absl::Status WeightService::Read(const wire::BlocksRequest& request,
                                  grpc::ServerWriter<wire::BlockChunk>* writer) {
-  const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
+  const std::unique_ptr<WeightSource> server =
+      server_of_ == nullptr ? nullptr : server_of_(request.model_id());
+  const absl::StatusOr<std::unique_ptr<Reading>> reading =
+      BeginReading(request, /*may_fetch=*/server != nullptr);
   if (!reading.ok()) return reading.status();
   const Lookup& found = (*reading)->found();
 
@@ -367,9 +392,10 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
   absl::Status outcome;  // the reader's, until it is joined
   std::thread reader([&] {
     for (const uint32_t block : (*reading)->blocks()) {
-      outcome = ReadBlock(found, block, [&chunks](wire::BlockChunk chunk) {
-        return chunks.Push(std::move(chunk));
-      });
+      const auto push = [&chunks](wire::BlockChunk chunk) { return chunks.Push(std::move(chunk)); };
+      const bool is_here = !found.snapshot.has_value() || found.snapshot->hashes.contains(block);
+      outcome =
+          is_here ? ReadBlock(found, block, push) : RelayBlock(server.get(), found, block, push);
       if (!outcome.ok()) break;
     }
     chunks.Close();

@@ -28,6 +28,7 @@
 #include "shard/model/model_file.h"
 #include "shard/model/weight_blocks.h"
 #include "shard/weights/weight_cache.h"
+#include "shard/weights/weight_source.h"
 
 namespace strata {
 
@@ -43,9 +44,14 @@ inline constexpr size_t kWeightChunksMax = 4;
 
 class WeightService final : public wire::Weights::Service {
  public:
+  // The server that this node fetches the blocks of a model from; null: none, or not known. Any
+  // thread.
+  using ServerOf = std::function<std::unique_ptr<WeightSource>(const std::string& model_id)>;
   // `hashes_folder` stores the hashes, and is created if needed; empty: only in memory. `cache`,
-  // shared with the fetcher, may be null: then only shared models are served.
-  explicit WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache = nullptr);
+  // shared with the fetcher, may be null: then only shared models are served. `server_of`, if not
+  // null: of cached models, missing blocks are read from there for nodes that cannot themselves.
+  explicit WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache = nullptr,
+                         ServerOf server_of = nullptr);
   ~WeightService() override;
 
   // ModelFile::file_key() of a shared model, by the path of its file or of any part; "": none is
@@ -76,7 +82,9 @@ class WeightService final : public wire::Weights::Service {
     ServedModelPtr shared;
     std::optional<WeightCache::Snapshot> snapshot;  // of the cache's blocks; none: a shared file
 
-    absl::StatusOr<std::vector<uint32_t>> RequestedBlocks(const wire::BlocksRequest& request) const;
+    // With `may_fetch`, missing blocks, too.
+    absl::StatusOr<std::vector<uint32_t>> RequestedBlocks(const wire::BlocksRequest& request,
+                                                          bool may_fetch) const;
     std::string HashOf(uint32_t block) const;  // "": not known
   };
 
@@ -86,7 +94,8 @@ class WeightService final : public wire::Weights::Service {
   absl::StatusOr<Lookup> Find(const std::string& model_id);
   absl::StatusOr<Lookup> FindCached(const std::string& model_id);
   // kResourceExhausted: too many concurrent reads.
-  absl::StatusOr<std::unique_ptr<Reading>> BeginReading(const wire::BlocksRequest& request);
+  absl::StatusOr<std::unique_ptr<Reading>> BeginReading(const wire::BlocksRequest& request,
+                                                        bool may_fetch);
   absl::Status Describe(const std::string& model_id, grpc::ServerWriter<wire::ModelPiece>* writer);
   absl::Status Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
                     grpc::ServerWriter<wire::BlockHashes>* writer);
@@ -95,10 +104,14 @@ class WeightService final : public wire::Weights::Service {
   // Reads a block in chunks; `on_chunk` returns whether to continue. The last chunk has the hash.
   absl::Status ReadBlock(const Lookup& found, uint32_t block,
                          const std::function<bool(wire::BlockChunk)>& on_chunk);
+  // The same for a block that is on the server.
+  absl::Status RelayBlock(WeightSource* server, const Lookup& found, uint32_t block,
+                          const std::function<bool(wire::BlockChunk)>& on_chunk);
   void SaveHashes(ServedModel* shared);
 
   const std::string hashes_folder_;
   const std::shared_ptr<WeightCache> cache_;
+  const ServerOf server_of_;
   std::atomic<int> reads_{0};
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_hashed_{0};

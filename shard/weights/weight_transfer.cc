@@ -13,11 +13,15 @@
 namespace strata {
 namespace {
 
-// Most bytes that are lost when the power fails or the node is killed.
+// What is lost at most when the power fails or the node is killed: so many bytes, of so much time.
 constexpr uint64_t kSaveBytes = 256u << 20;
+constexpr absl::Duration kSaveEvery = absl::Seconds(10);
 constexpr double kRequestSeconds = 0.5;
 // Time for the source's known hashes after the last block.
 constexpr absl::Duration kLearnTime = absl::Seconds(5);
+// How often peers are asked what they have, and how long none of them gets a block, beside the time
+// of two blocks at the server's speed, until what they were to fetch is taken from the server.
+constexpr absl::Duration kListEvery = absl::Milliseconds(500), kPeersPatience = absl::Seconds(3);
 // Blocks per request for hashes that the source must compute.
 constexpr size_t kTransferHashesMax = 16;
 
@@ -79,7 +83,7 @@ class WeightTransfer::Batch {
       absl::MutexLock lock(transfer_->mu_);
       MissingBlock& missing = transfer_->missing_[place];
       Provider& provider = transfer_->providers_[provider_];
-      const bool matches_report = hash == reported;
+      const bool matches_report = hash == reported || !provider.source->sends_hashes();
       const bool right = missing.hash.empty()
                              ? transfer_->IsTrusted(provider_) && matches_report
                              : hash == missing.hash && (provider_ != 0 || matches_report);
@@ -89,8 +93,12 @@ class WeightTransfer::Batch {
         provider.bytes += bytes;
         --transfer_->n_left_;
         transfer_->unsaved_bytes_ += bytes;
-        save = transfer_->unsaved_bytes_ >= kSaveBytes;
-        if (save) transfer_->unsaved_bytes_ = 0;
+        const SteadyTime now = SteadyTime::Now();
+        save = transfer_->unsaved_bytes_ >= kSaveBytes || now - transfer_->saved_at_ >= kSaveEvery;
+        if (save) {
+          transfer_->unsaved_bytes_ = 0;
+          transfer_->saved_at_ = now;
+        }
       } else {
         should_continue =
             transfer_->Refuse(provider_, place, /*wrong=*/true, WrongBytes(missing.block));
@@ -123,11 +131,17 @@ WeightTransfer::WeightTransfer(Options options)
     MissingBlock& missing = missing_.emplace_back();
     missing.block = block;
     missing.bytes = lease_->all_blocks()[block].bytes;
+    missing.of_peer = absl::c_linear_search(options.of_peers, block);
     pending_bytes_ += missing.bytes;
   }
   n_left_ = missing_.size();
   for (WeightSource* const source : options.sources) {
     if (providers_.size() < kWeightSourcesMax) providers_.emplace_back().source = source;
+  }
+  if (options.server != nullptr) {
+    if (providers_.size() == kWeightSourcesMax) providers_.pop_back();
+    server_ = providers_.size();
+    providers_.emplace_back().source = options.server;
   }
   if (options.source.ok()) {
     providers_[0].has.assign(missing_.size(), true);
@@ -144,16 +158,18 @@ absl::Status WeightTransfer::Run() {
   size_t n_providers = 0;
   {
     absl::MutexLock lock(mu_);
-    join_until_ = SteadyTime::Now() + join_max_;
+    saved_at_ = SteadyTime::Now();
+    join_until_ = saved_at_ + join_max_;
     n_providers = providers_.size();
     with_source = providers_[0].state == Provider::State::kActive;
   }
   for (size_t provider = with_source ? 0 : 1; provider < n_providers; ++provider) {
-    for (size_t lane = 0; lane < kWeightLanes; ++lane) {
+    for (size_t lane = 0; lane < LanesOf(provider); ++lane) {
       threads.emplace_back([this, provider, lane] { Lane(provider, lane == 0); });
     }
   }
   if (with_source) threads.emplace_back([this] { RunHashes(); });
+  if (server_ != SIZE_MAX) threads.emplace_back([this] { WatchPeers(); });
   std::vector<WeightSource*> sources;
   {
     absl::MutexLock lock(mu_);
@@ -204,33 +220,124 @@ void WeightTransfer::Join(size_t provider) {
     source = providers_[provider].source;
   }
   absl::Status status = source->Connect();
-  absl::StatusOr<std::vector<bool>> there = std::vector<bool>();
-  if (status.ok()) {
-    there = source->List(lease_->all_blocks().size());
-    status = there.status();
-  }
+  if (status.ok()) status = ListBlocks(provider);
+  // What the server sends must be what the peers have.
+  const WeightHashes of_peer =
+      status.ok() && server_ != SIZE_MAX ? KnownHashes(provider) : WeightHashes();
   absl::MutexLock lock(mu_);
   if (!status.ok()) {
     Leave(provider, std::move(status));
     return;
   }
-  for (const MissingBlock& missing : missing_) {
-    providers_[provider].has.push_back((*there)[missing.block]);
+  for (MissingBlock& missing : missing_) {
+    const auto found = of_peer.find(missing.block);
+    if (found != of_peer.end() && missing.hash.empty()) missing.hash = found->second;
   }
   providers_[provider].state = Provider::State::kActive;
   CheckAllObtainable();
 }
 
+absl::Status WeightTransfer::ListBlocks(size_t provider) {
+  WeightSource* source = nullptr;
+  {
+    absl::MutexLock lock(mu_);
+    source = providers_[provider].source;
+  }
+  const size_t n_blocks = lease_->all_blocks().size();
+  absl::StatusOr<std::vector<bool>> there = source->List(n_blocks);
+  // It may get some from the server.
+  if (absl::IsNotFound(there.status()) && server_ != SIZE_MAX) there.emplace(n_blocks, false);
+  if (!there.ok()) return there.status();
+  absl::MutexLock lock(mu_);
+  Provider& listed = providers_[provider];
+  if (server_ != SIZE_MAX && provider != server_ &&
+      providers_[server_].state == Provider::State::kGone) {
+    there->assign(n_blocks, true);  // it may fetch them for this node
+  }
+  listed.has.clear();
+  for (const MissingBlock& missing : missing_) listed.has.push_back((*there)[missing.block]);
+  listed.n_listed = static_cast<size_t>(absl::c_count(*there, true));
+  return absl::OkStatus();
+}
+
+WeightHashes WeightTransfer::KnownHashes(size_t provider) {
+  WeightSource* source = nullptr;
+  std::vector<uint32_t> blocks;
+  {
+    absl::MutexLock lock(mu_);
+    source = providers_[provider].source;
+    for (size_t i = 0; i < missing_.size(); ++i) {
+      if (providers_[provider].has[i]) blocks.push_back(missing_[i].block);
+    }
+  }
+  WeightHashes hashes;
+  if (blocks.empty() || !source->sends_hashes()) return hashes;
+  // Without them it is asked for the blocks all the same.
+  source
+      ->Hash(blocks, /*known_only=*/true,
+             [&](uint32_t block, const std::string& hash) { hashes[block] = hash; })
+      .IgnoreError();
+  return hashes;
+}
+
+void WeightTransfer::WatchPeers() {
+  size_t listed_before = 0;
+  for (SteadyTime since = SteadyTime::Now();;) {
+    std::vector<size_t> peers;
+    {
+      absl::MutexLock lock(mu_);
+      const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return Ended(); };
+      if (mu_.AwaitWithTimeout(absl::Condition(&ended), kListEvery)) return;
+      const bool any = absl::c_any_of(missing_, [](const MissingBlock& missing) {
+        return missing.of_peer && missing.state == MissingBlock::State::kPending;
+      });
+      for (size_t i = 1; i < server_; ++i) {
+        if (providers_[i].state == Provider::State::kActive) peers.push_back(i);
+      }
+      const double lane_bytes_per_s = providers_[server_].bytes_per_s;
+      absl::Duration patience = kPeersPatience;
+      if (lane_bytes_per_s > 0) {
+        patience += absl::Seconds(2 * static_cast<double>(kWeightBlockBytes) / lane_bytes_per_s);
+      }
+      const bool joining = absl::c_any_of(
+          providers_, [](const Provider& each) { return each.state == Provider::State::kJoining; });
+      if (!any || !peers_have_time_ || (peers.empty() && !joining) ||
+          SteadyTime::Now() - since >= patience) {
+        peers_have_time_ = false;
+        return;
+      }
+    }
+    for (const size_t peer : peers) {
+      absl::Status status = ListBlocks(peer);
+      if (status.ok()) continue;
+      absl::MutexLock lock(mu_);
+      Leave(peer, std::move(status));
+    }
+    absl::MutexLock lock(mu_);
+    size_t listed = 0;
+    for (const size_t peer : peers) listed += providers_[peer].n_listed;
+    if (std::exchange(listed_before, listed) != listed) since = SteadyTime::Now();
+  }
+}
+
 bool WeightTransfer::CanProvide(size_t provider, const MissingBlock& missing, size_t place) const {
   const Provider& from = providers_[provider];
-  return from.state == Provider::State::kActive && from.has[place] &&
-         (missing.unavailable_from >> provider & 1) == 0 &&
-         (IsTrusted(provider) || !missing.hash.empty());
+  if (from.state != Provider::State::kActive || !from.has[place] ||
+      (missing.unavailable_from >> provider & 1) != 0 ||
+      (!IsTrusted(provider) && missing.hash.empty())) {
+    return false;
+  }
+  if (provider == server_ && missing.of_peer && peers_have_time_) return false;
+  // The link to the server is the slowest.
+  for (size_t node = 0; provider == server_ && node < server_; ++node) {
+    if (CanProvide(node, missing, place)) return false;
+  }
+  return true;
 }
 
 WeightTransfer::Assignment WeightTransfer::Take(size_t provider) {
   absl::MutexLock lock(mu_);
-  if (provider == 0) {
+  if (provider == 0 || provider == server_) {
     const auto joined = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
       return Ended() || absl::c_none_of(providers_, [](const Provider& each) {
                return each.state == Provider::State::kJoining;
@@ -257,14 +364,20 @@ WeightTransfer::Assignment WeightTransfer::Take(size_t provider) {
   uint64_t bytes_max =
       std::clamp(static_cast<uint64_t>(providers_[provider].bytes_per_s * kRequestSeconds),
                  kWeightRequestBytesMin, kWeightRequestBytesMax);
-  if (n_active > 1) bytes_max = std::min(bytes_max, pending_bytes_ / (kWeightLanes * n_active));
+  if (provider == server_) {
+    bytes_max = std::min(bytes_max, pending_bytes_ / kServerLanes);
+  } else if (n_active > 1) {
+    bytes_max = std::min(bytes_max, pending_bytes_ / (kWeightLanes * n_active));
+  }
   Assignment assignment{.number = ++last_assignment_, .places = {}};
   uint64_t bytes = 0;
-  // The source takes from the front, peers from the back, so that neighbours stay together.
+  // The source and the server take from the front, peers from the back, so that neighbours stay
+  // together.
   for (const bool shared_too : {false, true}) {
     for (size_t i = 0; i < missing_.size() && (assignment.places.empty() || bytes < bytes_max);
          ++i) {
-      const size_t place = provider == 0 ? i : missing_.size() - 1 - i;
+      const bool from_front = provider == 0 || provider == server_;
+      const size_t place = from_front ? i : missing_.size() - 1 - i;
       MissingBlock& missing = missing_[place];
       if (missing.state != MissingBlock::State::kPending || !CanProvide(provider, missing, place)) {
         continue;
@@ -298,8 +411,9 @@ void WeightTransfer::ReadBatch(size_t provider, const Assignment& assignment) {
     source = providers_[provider].source;
   }
   const SteadyTime begun = SteadyTime::Now();
-  absl::Status status = source->Read(
-      batch.blocks(), [&batch](const wire::BlockChunk& chunk) { return batch.Take(chunk); });
+  absl::Status status =
+      source->Read(lease_->all_blocks(), batch.blocks(),
+                   [&batch](const wire::BlockChunk& chunk) { return batch.Take(chunk); });
   const double seconds = absl::ToDoubleSeconds(SteadyTime::Now() - begun);
   batch.GiveUp();
 
@@ -356,6 +470,14 @@ void WeightTransfer::Leave(size_t provider, absl::Status why) {
   from.state = Provider::State::kGone;
   from.why = std::move(why);
   if (provider == 0) UseStoredHashes();  // a running request for hashes may still return some
+  // Peers that reach the server fetch from there for this node.
+  if (provider == server_ &&
+      (absl::IsUnavailable(from.why) || absl::IsPermissionDenied(from.why))) {
+    peers_have_time_ = false;
+    for (size_t peer = 1; peer < server_; ++peer) {
+      providers_[peer].has.assign(missing_.size(), true);
+    }
+  }
   CheckAllObtainable();
 }
 
@@ -394,7 +516,7 @@ absl::Status WeightTransfer::UnobtainableError(const MissingBlock& missing) cons
     if (providers_.size() == 1) return wrong;
     return absl::DataLossError(absl::StrCat(wrong.message(), "; no other node gives that block"));
   }
-  const Provider& source = providers_[0];
+  const Provider& source = providers_[server_ == SIZE_MAX ? 0 : server_];
   absl::Status why = source.why;
   if (why.ok()) {
     why = source.source->Named(

@@ -1,5 +1,6 @@
 // Fetches the missing blocks of a slice from several nodes in parallel: the source, which has the
-// model's file, and peers, which have loaded layers of it before.
+// model's file, and peers, which have loaded layers of it before; and from a web server what none
+// of them has.
 //
 // Each node gets requests for a few blocks, as many as it sends in half a second, so a faster one
 // gives more; two requests overlap, so that the link is not idle between them. Blocks that only one
@@ -29,8 +30,8 @@ namespace strata {
 
 // Nodes that one fetch uses, including the source.
 inline constexpr size_t kWeightSourcesMax = 8;
-// Requests in flight to each.
-inline constexpr size_t kWeightLanes = 2;
+// Requests in flight to each, and to a server.
+inline constexpr size_t kWeightLanes = 2, kServerLanes = 4;
 // Bytes of one request: half a second's worth within these bounds, but no more than a fair share of
 // the rest, and at least a block.
 inline constexpr uint64_t kWeightRequestBytesMin = 16u << 20;
@@ -68,7 +69,11 @@ class WeightTransfer {
     WeightLease* lease = nullptr;
     std::vector<WeightSource*> sources;
     absl::Status source;
-    bool no_source = false;  // peers are trusted; `source` says why
+    bool no_source = false;          // peers are trusted; `source` says why
+    WeightSource* server = nullptr;  // has all blocks, and is trusted; null: there is none
+    // With a server: blocks that a peer is to fetch from it. They are taken from there, as soon as
+    // it has them, and from the server only if no peer gets any blocks for some time.
+    std::vector<uint32_t> of_peers;
     WeightProgress* progress = nullptr;
     absl::Duration join_max = kWeightJoinMax;
   };
@@ -99,6 +104,7 @@ class WeightTransfer {
     uint64_t assigned_to = 0;       // kAssigned: the number of its request
     std::string hash;               // from the source; "": not known
     bool hash_requested = false;    // the source has answered, maybe without it
+    bool of_peer = false;           // as of Options::of_peers
     uint32_t unavailable_from = 0;  // a bit for each node that did not have it, or had wrong bytes
     uint32_t wrong_from = 0;        // nodes that sent wrong bytes
   };
@@ -107,6 +113,7 @@ class WeightTransfer {
     WeightSource* source = nullptr;
     State state = State::kJoining;
     std::vector<bool> has;  // [missing_]
+    size_t n_listed = 0;    // blocks of the model that it had at last
     int refused = 0;
     uint64_t bytes = 0;
     double bytes_per_s = 0;  // of one lane; 0: not known yet
@@ -115,6 +122,10 @@ class WeightTransfer {
 
   void Lane(size_t provider, bool first);
   void Join(size_t provider);
+  // Sets what it has; errors of WeightSource::List().
+  absl::Status ListBlocks(size_t provider);
+  // Of missing blocks that it has.
+  WeightHashes KnownHashes(size_t provider);
   // Blocks for one request to a node, as ascending places in missing_.
   struct Assignment {
     uint64_t number = 0;
@@ -124,10 +135,17 @@ class WeightTransfer {
   Assignment Take(size_t provider);
   void ReadBatch(size_t provider, const Assignment& assignment);
   void RunHashes();
+  // Lists the peers' blocks again while blocks are missing that they are to fetch.
+  void WatchPeers();
   absl::Status Save();
 
   // Whether a block whose hash is not known may come from this node.
-  bool IsTrusted(size_t provider) const { return provider == 0 || no_source_; }
+  bool IsTrusted(size_t provider) const {
+    return provider == 0 || provider == server_ || no_source_;
+  }
+  size_t LanesOf(size_t provider) const {
+    return provider == server_ ? kServerLanes : kWeightLanes;
+  }
   bool CanProvide(size_t provider, const MissingBlock& missing, size_t place) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool Ended() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return n_left_ == 0 || !failed_.ok(); }
@@ -146,6 +164,7 @@ class WeightTransfer {
   WeightProgress* const progress_;
   const absl::Duration join_max_;
   const bool no_source_;
+  size_t server_ = SIZE_MAX;  // of the providers, the last one; constant
 
   absl::Mutex save_mu_;  // before mu_
 
@@ -157,9 +176,11 @@ class WeightTransfer {
   uint64_t last_assignment_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // kPending
   uint64_t unsaved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  SteadyTime saved_at_ ABSL_GUARDED_BY(mu_);
   SteadyTime join_until_ ABSL_GUARDED_BY(mu_);
   bool hashes_learnt_ ABSL_GUARDED_BY(mu_) = false;  // the source has sent its known hashes
   bool hashes_may_come_ ABSL_GUARDED_BY(mu_) = false;
+  bool peers_have_time_ ABSL_GUARDED_BY(mu_) = true;  // for the blocks that they are to fetch
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
 };
 

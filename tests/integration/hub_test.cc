@@ -1,4 +1,6 @@
 // A model by its name, as a person types it: fetched from a hub, loaded by nodes, and found again.
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -73,9 +75,56 @@ class Hub : public testing::TwoNodes {
   }};
 };
 
+// What a node keeps of models on its disk.
+uint64_t BytesInCache(const std::string& data_folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& file :
+       std::filesystem::recursive_directory_iterator(data_folder + "/weights", error)) {
+    struct stat info = {};
+    if (file.is_regular_file() && stat(file.path().c_str(), &info) == 0) {
+      bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+TEST_F(Hub, EachNodeFetchesItsOwnLayers) {
+  constexpr uint64_t kHeaderBytes = 2 << 20;  // at most, with what is asked for beside them
+  const auto load = WithHub({"load", "hf:org/tales", "--assign", "attic=0-2,cellar=3-5", "--seqs",
+                             "1", "--ctx", "256", "--json", "--node", addresses_[1]});
+  ASSERT_EQ(load->ExitStatus(), 0) << load->err();
+  EXPECT_LE(hub_.body_bytes(), model_.size() + kHeaderBytes);
+  EXPECT_FALSE(std::filesystem::exists(PathOfModel()));
+  for (const std::string& folder : folders_) {
+    EXPECT_LT(BytesInCache(folder), model_.size() * 3 / 4);
+    EXPECT_GT(BytesInCache(folder), model_.size() / 4);
+  }
+  const std::vector<std::string> text = {
+      "The old captain", "--max-tokens", "8", "--temperature", "0", "--json"};
+  const auto run_of = [&](const std::string& model) {
+    std::vector<std::string> args = {"run", model};
+    args.insert(args.end(), text.begin(), text.end());
+    return Run(0, args);
+  };
+  const std::string name = Json::parse(load->out())["model"];
+  const Json of_slices = run_of(name);
+  EXPECT_EQ(Run(0, {"unload", name, "--json"})["unloaded"], name);
+
+  // What is in the caches is not fetched again.
+  const uint64_t before = hub_.body_bytes();
+  const auto again = WithHub({"load", "hf:org/tales", "--assign", "attic=0-2,cellar=3-5", "--seqs",
+                              "1", "--ctx", "256", "--json", "--node", addresses_[0]});
+  ASSERT_EQ(again->ExitStatus(), 0) << again->err();
+  EXPECT_LE(hub_.body_bytes() - before, kHeaderBytes);
+  EXPECT_EQ(run_of(name)["text"], of_slices["text"]);
+  EXPECT_EQ(Run(0, {"unload", name, "--json"})["unloaded"], name);
+  EXPECT_EQ(run_of(STRATA_DEMO_MODEL)["text"], of_slices["text"]);
+}
+
 TEST_F(Hub, RunFetchesTheModelThatIsNamed) {
   const auto run = WithHub({"run", "hf:org/tales", "The old captain", "--max-tokens", "8",
-                            "--temperature", "0", "--json", "--node", addresses_[0]});
+                            "--temperature", "0", "--json", "--whole", "--node", addresses_[0]});
   ASSERT_EQ(run->ExitStatus(), 0) << run->err();
   const Json of_file = Run(0, {"run", STRATA_DEMO_MODEL, "The old captain", "--max-tokens", "8",
                                "--temperature", "0", "--json"});

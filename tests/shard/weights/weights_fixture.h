@@ -83,8 +83,9 @@ inline uint64_t SourceBytes(const std::string& path, LayerRange layers) {
 class Source {
  public:
   explicit Source(const std::string& hashes_folder = "",
-                  std::shared_ptr<WeightCache> cache = nullptr)
-      : service_(hashes_folder, std::move(cache)) {
+                  std::shared_ptr<WeightCache> cache = nullptr,
+                  WeightService::ServerOf server_of = nullptr)
+      : service_(hashes_folder, std::move(cache), std::move(server_of)) {
     stub_ = wire::Weights::NewStub(MakeChannel(address_));
   }
   void Stop() { server_.Stop(); }
@@ -125,10 +126,11 @@ class Source {
 // A node without the file.
 class Receiver {
  public:
-  explicit Receiver(const std::string& folder = MakeTestFolder(), uint64_t bytes_max = 0)
+  explicit Receiver(const std::string& folder = MakeTestFolder(), uint64_t bytes_max = 0,
+                    TokenOf token_of = nullptr)
       : folder_(folder),
         cache_(*WeightCache::Open({.folder = folder, .bytes_max = bytes_max})),
-        fetcher_(cache_) {}
+        fetcher_(cache_, std::move(token_of)) {}
 
   using Progress = std::function<void(uint64_t done, uint64_t total)>;
 
@@ -167,6 +169,7 @@ class Receiver {
   }
 
   const std::shared_ptr<WeightCache>& cache() { return cache_; }
+  std::unique_ptr<WeightSource> ServerOf(const std::string& id) { return fetcher_.ServerOf(id); }
   const std::string& folder() const { return folder_; }
 
  private:

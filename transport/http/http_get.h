@@ -44,8 +44,7 @@ struct ContentRange {
 };
 std::optional<ContentRange> ParseContentRange(absl::string_view value);
 
-// `status` with the seconds of the answer's Retry-After as RetryAfterMs() has them, if there are
-// any.
+// `status` with the seconds of the answer's Retry-After for BackOff(), if there are any.
 absl::Status WithRetryAfter(absl::Status status, const WebAnswer& answer);
 // How long to wait after the attempt number `attempt`, from 1 on, that ended with `why`.
 absl::Duration BackOff(absl::Duration first, int attempt, const absl::Status& why);

@@ -1,4 +1,4 @@
-#include "node/hub/http_get.h"
+#include "transport/http/http_get.h"
 
 #include <curl/curl.h>
 #include <unistd.h>
@@ -9,15 +9,16 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "coordinator/request/request_status.h"
-#include "node/hub/environment.h"
+#include "transport/base/environment.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
+#include "transport/rpc/status_details.h"
 
 namespace strata {
 namespace {
@@ -25,6 +26,7 @@ namespace {
 constexpr long kConnectTimeS = 20, kSilenceS = 30, kRedirectsMax = 10;
 constexpr size_t kErrorBytesMax = 64 * 1024;
 constexpr absl::Duration kWaitMax = absl::Minutes(10), kBackOffMax = absl::Seconds(30);
+constexpr absl::string_view kRetryAfterS = "strata/http_retry_after_s";
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(100);
 
 // Where distributions have them: Debian, Fedora, SUSE, Alpine and macOS, others.
@@ -131,13 +133,17 @@ std::string WebAnswer::Header(const std::string& name) const {
 
 absl::Status WithRetryAfter(absl::Status status, const WebAnswer& answer) {
   uint32_t seconds = 0;
-  if (!absl::SimpleAtoi(answer.Header("retry-after"), &seconds)) return status;
-  return WithRetryAfterMs(std::move(status), int64_t{seconds} * 1'000);
+  if (absl::SimpleAtoi(answer.Header("retry-after"), &seconds)) {
+    const std::string text = absl::StrCat(seconds);
+    status.SetPayload(kRetryAfterS, absl::Cord(absl::string_view(text)));
+  }
+  return status;
 }
 
 absl::Duration BackOff(absl::Duration first, int attempt, const absl::Status& why) {
-  if (const auto asked_ms = RetryAfterMs(why)) {
-    return std::min(absl::Milliseconds(*asked_ms), kWaitMax);
+  uint32_t asked_s = 0;
+  if (absl::SimpleAtoi(PayloadText(why, kRetryAfterS), &asked_s)) {
+    return std::min(absl::Seconds(asked_s), kWaitMax);
   }
   return std::min(first * (1 << std::min(attempt - 1, 6)), kBackOffMax);
 }
