@@ -401,6 +401,9 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
     }
     if (auto s = Fits(found.get(), wanted); !s.ok()) return s;
     absl::MutexLock lock(mu_);
+    if (caller.is_recovery && !reloads_.entries().contains(model.id())) {
+      return absl::CancelledError("the model was unloaded");  // it is held, and not to stay
+    }
     const std::optional<uint64_t> lease = models_.Join(found, request.hold());
     if (!lease.has_value()) return absl::OkStatus();
     if (StaysLoaded(request)) KeepPinned(model.id());

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+
 namespace strata {
 
 std::map<std::string, wire::LoadModelRequest> ModelsOf(const DesiredState& desired) {
@@ -70,7 +72,14 @@ DesiredModels::Followed DesiredModels::Follow(const DesiredState& desired, size_
   for (const auto& [id, entry] : std::map(reloads->entries())) {
     if (!wanted.contains(id)) reloads->Remove(id);
   }
-  followed.reloads = reloads->Learn(std::move(wanted), *models, entries_max);
+  // One that is still being loaded for a caller is pinned when the queue has its turn.
+  for (const auto& [id, origin] : wanted) {
+    if (models->Get(id) == nullptr || models->pins().contains(id) || pending_.contains(id))
+      continue;
+    reloads->Add(id, origin, absl::OkStatus());
+    followed.reloads = true;
+  }
+  followed.reloads = reloads->Learn(std::move(wanted), *models, entries_max) || followed.reloads;
   return followed;
 }
 

@@ -147,7 +147,7 @@ void RecoverySim::End(size_t n) {
   const size_t written = bytes.empty() || node.state_disk.fails ? 0 : cluster_.Random(3);
   if (written == 1) node.state_disk.file = bytes;
   if (written == 2) node.state_disk.file = bytes.substr(0, cluster_.Random(bytes.size()));
-  if (written == 2 || node.state_disk.fails) ForgetLostLists();
+  if (written == 2 || std::exchange(node.state_disk.lacks_some, false)) ForgetLostLists();
 }
 
 void RecoverySim::Acknowledge(size_t n) {
@@ -200,6 +200,11 @@ void RecoverySim::BreakDisk(size_t n, DiskFault fault) {
   }
   cluster_.Note(absl::StrCat("the disk of ", n, " breaks: ", static_cast<int>(fault)));
   ForgetLostLists();
+}
+
+void RecoverySim::SetDiskFails(size_t n, bool fails) {
+  if (std::exchange(nodes_[n].state_disk.fails, fails) == fails) return;
+  cluster_.Note(absl::StrCat("the disk of ", n, fails ? " takes no more" : " takes more again"));
 }
 
 std::string RecoverySim::Undesired() {

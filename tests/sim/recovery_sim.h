@@ -71,7 +71,7 @@ class RecoverySim {
   enum class DiskFault { kOldBackup, kCopyOfAnother, kDamage };
   void BreakDisk(size_t n, DiskFault fault);
   // It takes no more, or does again.
-  void SetDiskFails(size_t n, bool fails) { nodes_[n].state_disk.fails = fails; }
+  void SetDiskFails(size_t n, bool fails);
   // Nodes differ in the list, or the model is not as the newest list says. Empty: neither.
   std::string Undesired();
   // A client on node `n` holds the model by a lease, until it ends.

@@ -182,6 +182,13 @@ void SimCoordinator::ReloadNext(std::vector<std::string> ids,
   ids.pop_back();
   LoadNow(reloads_.entries().at(id).request, /*is_recovery=*/true,
           [this, id, ids, then](const absl::StatusOr<uint64_t>& loaded) {
+            const DeploymentPtr there = model();
+            if (loaded.ok() && there != nullptr && !reloads_.entries().contains(id)) {
+              // It was unloaded meanwhile.
+              models_.Remove(there);
+              reclaimer_.OnDeploymentEnded(Now());
+              there->Unload(absl::UnavailableError("the model was unloaded"));
+            }
             reloads_.OnTried(id, loaded.status());
             if (loaded.ok()) {
               ++reload_count_;

@@ -113,6 +113,12 @@ TEST_F(DesiredModelsFollow, AHeldModelThatTheListHasStays) {
   EXPECT_FALSE(models_.HasLease(lease));
 }
 
+TEST_F(DesiredModelsFollow, AModelThatIsStillBeingLoadedForACallerIsPinnedNext) {
+  EXPECT_TRUE(Follow(List({Of(there_->model_id())})).reloads);
+  EXPECT_THAT(queue_.entries(), ElementsAre(Key(there_->model_id())));
+  EXPECT_TRUE(models_.Has(there_));
+}
+
 TEST_F(DesiredModelsFollow, DecisionsThatAreInNoListYetCount) {
   models_.OnLoaded(there_, /*hold=*/false);
   decisions_.Keep(models_.pins().begin()->second);
