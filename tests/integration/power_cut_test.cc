@@ -29,7 +29,8 @@ class PowerCut : public TwoNodes {
     std::vector<std::string> names;
     const HttpReply reply = Get(node, "/v1/models");
     if (reply.status != 200) return {"no list"};
-    for (const auto& model : Json::parse(reply.body)["data"]) names.push_back(model["id"]);
+    const Json list = Json::parse(reply.body);
+    for (const auto& model : list["data"]) names.push_back(model["id"]);
     return names;
   }
   // The states of all stages, in order.

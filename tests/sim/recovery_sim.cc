@@ -147,7 +147,8 @@ void RecoverySim::End(size_t n) {
   const size_t written = bytes.empty() || node.state_disk.fails ? 0 : cluster_.Random(3);
   if (written == 1) node.state_disk.file = bytes;
   if (written == 2) node.state_disk.file = bytes.substr(0, cluster_.Random(bytes.size()));
-  if (written == 2 || std::exchange(node.state_disk.lacks_some, false)) ForgetLostLists();
+  disks_fail_ = disks_fail_ || written == 2 || node.state_disk.has_failed;
+  if (disks_fail_) ForgetLostLists();
 }
 
 void RecoverySim::Acknowledge(size_t n) {
@@ -199,6 +200,7 @@ void RecoverySim::BreakDisk(size_t n, DiskFault fault) {
       break;
   }
   cluster_.Note(absl::StrCat("the disk of ", n, " breaks: ", static_cast<int>(fault)));
+  disks_fail_ = true;
   ForgetLostLists();
 }
 

@@ -134,7 +134,8 @@ class RecoverySim {
   std::vector<std::shared_ptr<SimClient>> clients_;  // shared with the sources of their output
   std::vector<std::shared_ptr<SimRun>> holds_;       // shared with their calls
   DesiredVersion acknowledged_;  // the newest that all disks had, and that is not lost with them
-  Counts ended_;                 // of processes that have ended
+  bool disks_fail_ = false;  // some had a fault: what a list's last node has in memory may be lost
+  Counts ended_;             // of processes that have ended
 };
 
 }  // namespace strata

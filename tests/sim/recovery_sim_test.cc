@@ -43,7 +43,6 @@ TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
   EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
   EXPECT_GT(all.moves, 0u);
-  EXPECT_GT(all.moves_by_reload, 0u);
   EXPECT_GT(all.drains, 0u);
   EXPECT_GT(all.holds, 0u);
   EXPECT_GT(all.doubled, 0u);
@@ -52,7 +51,7 @@ TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
 }
 
 TEST(RecoverySim, NoRequestFailsWhileTheRestOfTheNodesCanHoldTheModel) {
-  PlayAll({.gentle = true}, 50);
+  EXPECT_GT(PlayAll({.gentle = true}, 50).moves_by_reload, 0u);
 }
 
 // Whether one of the seeds fails with `words`.

@@ -175,7 +175,7 @@ void SimCoordinator::KeepDesired() {
   After(static_cast<int64_t>(cluster().Random(kWriteUsMax)), [this] {
     SimStateDisk& disk = *options_.state_disk;
     std::string bytes = std::exchange(disk.being_written, "");
-    disk.lacks_some = disk.fails;
+    disk.has_failed = disk.has_failed || disk.fails;
     if (disk.fails) {
       store_.EndWrite(absl::ResourceExhaustedError("no space left"));
       After(kWriteAgainUs, [this] { store_.TryAgain(); });

@@ -41,7 +41,7 @@ struct SimStateDisk {
   absl::StatusOr<std::string> file = absl::NotFoundError("no file");
   std::string being_written;  // empty: nothing is
   bool fails = false;         // it takes no more
-  bool lacks_some = false;    // a write has failed, and none succeeded since
+  bool has_failed = false;    // to take some
 };
 
 class SimCoordinator {

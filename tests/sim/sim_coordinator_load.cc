@@ -240,6 +240,9 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool is_reco
     if (const DeploymentPtr there = model(); there != nullptr) {
       if (there->recovering()) return end(absl::UnavailableError("its layers are placed again"));
       if (there->serving()) {
+        if (is_recovery && !reloads_.entries().contains(request.model_id())) {
+          return end(absl::CancelledError("the model was unloaded"));
+        }
         const uint64_t lease = *models_.Join(there, request.hold());
         if (!is_recovery && StaysLoaded(request)) decisions_.Keep(models_.pins().begin()->second);
         return end(lease);
