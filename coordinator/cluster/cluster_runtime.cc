@@ -103,6 +103,10 @@ void ClusterRuntime::StartDiscovery() {
   }
 }
 
+std::string ClusterRuntime::OwnerLine() const {
+  return absl::StrCat(id().ToHex(), " ", key_id_, " ", options_.self.cluster);
+}
+
 void ClusterRuntime::SetKeyId(std::string key_id) {
   if (key_id == key_id_) return;
   key_id_ = std::move(key_id);
@@ -529,10 +533,16 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   return response;
 }
 
-void ClusterRuntime::SetDesiredState(std::vector<std::string> desired_state) {
-  const int64_t wake_us = membership_.next_wake_us();
-  membership_.SetDesiredState(std::move(desired_state), clock_->NowUs());
-  if (membership_.next_wake_us() != wake_us) Settle();
+absl::Status ClusterRuntime::ChangeDesired(std::vector<std::string> models) {
+  const absl::Status status = membership_.ChangeDesired(std::move(models), clock_->NowUs());
+  Settle();
+  return status;
+}
+
+void ClusterRuntime::OnDesiredStored(const DesiredVersion& version) {
+  const uint64_t changes = membership_.changes();
+  membership_.OnDesiredStored(version, clock_->NowUs());
+  if (membership_.changes() != changes) Settle();
 }
 
 absl::StatusOr<wire::Epoch> ClusterRuntime::NextEpoch() {

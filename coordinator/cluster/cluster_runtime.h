@@ -94,10 +94,16 @@ class ClusterRuntime final : private Discovery::Listener {
   // Why this node is in no cluster: another process has its id and its place. Empty: it is not
   // refused.
   std::string WhyRefused();
-  // As Membership::SetDesiredState(), and sends it at once.
-  void SetDesiredState(std::vector<std::string> desired_state);
+  // As Membership's, and sends what follows at once.
+  absl::Status ChangeDesired(std::vector<std::string> models);
+  void OnDesiredStored(const DesiredVersion& version);
+  bool LeavesDesiredToAnother() { return membership_.LeavesDesiredToAnother(clock_->NowUs()); }
   // For a new plan. kFailedPrecondition unless this node coordinates.
   absl::StatusOr<wire::Epoch> NextEpoch();
+
+  // This node, its cluster and the cluster's key, on one line: a file with another line is not this
+  // node's.
+  std::string OwnerLine() const;
 
   // The cluster's key has changed; announces it by mDNS.
   void SetKeyId(std::string key_id);

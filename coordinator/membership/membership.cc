@@ -75,19 +75,6 @@ void Membership::SetAddresses(std::vector<std::string> addresses, int64_t now_us
   ++changes_;
 }
 
-void Membership::SetDesiredState(std::vector<std::string> desired_state, int64_t now_us) {
-  std::erase_if(desired_state,
-                [](const std::string& one) { return one.size() > kDesiredStateBytesMax; });
-  if (desired_state.size() > kDesiredStatesMax) desired_state.resize(kDesiredStatesMax);
-  if (desired_state == my_desired_state_) return;
-  my_desired_state_ = std::move(desired_state);
-  details_stale_ = true;
-  next_check_us_ = next_wake_us_ = now_us;
-  members_.ForEach([&](size_t i) {
-    if (i != 0) Hurry(i, now_us);
-  });
-}
-
 std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
   // Checks early, so that one wake serves the check and the heartbeats.
   if (calm_) next_check_us_ = now_us;
@@ -287,7 +274,9 @@ absl::Status Membership::Check(const Heartbeat& message) const {
   }
   if (body.protocol != self_.protocol) return absl::OkStatus();
   if (body.boot == 0 || body.boot >= kCounterMax || message.your_boot >= kCounterMax ||
-      body.epoch.counter >= kCounterMax || body.floor.counter >= kCounterMax) {
+      body.epoch.counter >= kCounterMax || body.floor.counter >= kCounterMax ||
+      (message.details != nullptr &&
+       message.details->desired->version.epoch.counter >= kCounterMax)) {
     return absl::InvalidArgumentError("a counter of the heartbeat is out of range");
   }
   return absl::OkStatus();
@@ -382,6 +371,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     TakeGrant(i, message, now_us);
   }
   TakeWants(i, now_us);
+  FollowDesired(i, now_us);
   return i;
 }
 
@@ -478,7 +468,13 @@ void Membership::RefreshDetails() {
     if (i != 0 && graph_.reaches(0).Has(i)) details->reaches.push_back(graph_.id(i));
     if (members_.Has(i)) details->members.push_back(graph_.id(i));
   }
-  details->desired_state = my_desired_state_;
+  if (HasCoordinatorDesired()) {
+    auto stored = std::make_shared<DesiredState>();
+    stored->version = stored_;
+    details->desired = std::move(stored);
+  } else {
+    details->desired = desired_;
+  }
   details_ = std::move(details);
   ++details_version_;
   details_stale_ = false;

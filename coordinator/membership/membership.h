@@ -72,6 +72,15 @@
 // serve. A process that goes on from an old snapshot hears from others of messages of its own that
 // it has not sent yet: it starts over, as if it were started again, with another nonce.
 //
+// Desired state. Each node has a list of the models that are to stay loaded, also on its disk. A
+// list has a version: the epoch of the coordinator that changed it, and the number of the change in
+// that epoch. A member takes its coordinator's list if that is newer than its own, and a
+// coordinator the newest that its members have: so an older list, of a node that was away or of a
+// restored disk, never undoes a newer one, and of two groups that both changed it the greater
+// version stays. Epochs and leaders come and go without a new version: only a person's change makes
+// one. A member sends its list only until its coordinator has it, and then the version that is on
+// its disk.
+//
 // Epochs. A node takes no epoch below the newest it obeyed (its floor). A coordinator claims an
 // epoch when it gains its first member or plans (NextEpoch), and a higher one only when it plans
 // again or admits a node whose floor is above its own: so a node that was away and did nothing
@@ -134,13 +143,22 @@ class Membership {
   // This node's addresses changed; others learn them with the next heartbeats.
   void SetAddresses(std::vector<std::string> addresses, int64_t now_us);
 
-  // The desired state that this node, while it coordinates, leaves to the next coordinator; empty
-  // at first. Members get it at once. Entries over kDesiredStatesMax or kDesiredStateBytesMax are
-  // left out.
-  void SetDesiredState(std::vector<std::string> desired_state, int64_t now_us);
-  // The desired state of the coordinator that this node obeyed last, as of when that was lost or
-  // left. Empty if it lives and has released this node.
-  const std::vector<std::string>& desired_state() const { return desired_state_; }
+  // What is to stay loaded: see "Desired state". The newest that this node knows; never null.
+  const DesiredStatePtr& desired() const { return desired_; }
+  // This node's disk has it. REQUIRES: before the first Tick.
+  void OpenDesired(DesiredStatePtr desired);
+  // The disk has that version, or cannot have it.
+  void OnDesiredStored(const DesiredVersion& version, int64_t now_us);
+  // A person changes it through this node. Members get it at once. Models over kDesiredStatesMax or
+  // kDesiredStateBytesMax are left out. kFailedPrecondition unless this node coordinates.
+  absl::Status ChangeDesired(std::vector<std::string> models, int64_t now_us);
+  // Of a coordinator: no member has a newer one that is not known here.
+  bool KnowsMembersDesired() const;
+  // Of a coordinator: its disk and its members' have desired(), or cannot.
+  bool IsDesiredStored() const;
+  // Of a coordinator: another one that this node is linked with has the same or a newer one, and
+  // comes first.
+  bool LeavesDesiredToAnother(int64_t now_us) const;
 
   // Requests whose clients are connected to this node.
   void SetLiveRequests(uint32_t n) { live_requests_ = n; }
@@ -305,6 +323,11 @@ class Membership {
   void BeginBoot(uint64_t boot, int64_t now_us);
   void Hurry(size_t i, int64_t now_us);
   void RefreshDetails();
+  bool HasDetails(size_t i) const;
+  bool HasCoordinatorDesired() const;
+  void TakeDesired(const DesiredStatePtr& desired);
+  void FollowDesired(size_t i, int64_t now_us);
+  void AnnounceDesired(int64_t now_us);
   void UpdateStates(int64_t now_us);
   bool Fresh(const Peer& peer, int64_t now_us) const;
   bool IsCoordinator(size_t i) const;
@@ -384,15 +407,15 @@ class Membership {
   size_t wanted_ = ReachGraph::kNone;  // the coordinator to join
   int64_t wanted_until_us_ = 0;        // of a free node
   int64_t leader_since_us_ = 0;        // a coordinator's
-  std::vector<std::string> my_desired_state_;
-  std::vector<std::string> desired_state_;  // of the coordinator obeyed last
-  int64_t welcomed_us_ = 0;                 // when this coordinator last welcomed another
-  int64_t void_before_us_ = 0;              // grants of older offers are void
-  int64_t unlinked_since_us_ = 0;           // since when two members are unlinked; 0: none are
-  size_t move_to_ = ReachGraph::kNone;      // the greater group's coordinator that a member sees
-  int64_t move_since_us_ = 0;               // since when
-  int64_t released_member_us_ = 0;          // when this coordinator last released one
-  IndexSet heard_;                          // alive or suspected, with a record
+  DesiredStatePtr desired_ = NoDesiredState();
+  DesiredVersion stored_;               // that the disk has
+  int64_t welcomed_us_ = 0;             // when this coordinator last welcomed another
+  int64_t void_before_us_ = 0;          // grants of older offers are void
+  int64_t unlinked_since_us_ = 0;       // since when two members are unlinked; 0: none are
+  size_t move_to_ = ReachGraph::kNone;  // the greater group's coordinator that a member sees
+  int64_t move_since_us_ = 0;           // since when
+  int64_t released_member_us_ = 0;      // when this coordinator last released one
+  IndexSet heard_;                      // alive or suspected, with a record
   const IndexSet nobody_;
   IndexSet members_;      // a coordinator's, itself among them
   int64_t lapse_us_ = 0;  // no member's lease ends before

@@ -75,7 +75,6 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   if (message.release) {
     if (!mine) return;
     BecomeFree(graph_.Find(message.next), now_us);
-    if (!message.body->leaving) desired_state_.clear();
     return;
   }
   const bool joins = role_ == Role::kFree && wanted_ == i;
@@ -90,10 +89,10 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   role_ = Role::kMember;
   obeyed_ = i;
   if (joins) wanted_ = move_to_ = kNone;
-  if (joins) desired_state_.clear();
   epoch_ = floor_ = body.epoch;
   granted_us_ = message.sent_us;
   obeys_until_us_ = now_us + obedience_us_;
+  if (joins) AnnounceDesired(now_us);
 }
 
 void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
@@ -194,12 +193,10 @@ void Membership::BecomeCoordinator(int64_t now_us) {
   for (size_t i = 1; i < graph_.bound(); ++i) peers_[i].invited_until_us = 0;
   details_stale_ = true;
   ++changes_;
+  AnnounceDesired(now_us);  // before any message says that this node coordinates
 }
 
 void Membership::BecomeFree(size_t next, int64_t now_us) {
-  if (role_ == Role::kMember && peers_[obeyed_].details != nullptr) {
-    desired_state_ = peers_[obeyed_].details->desired_state;
-  }
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
   if (next == kNone || next == 0 || !Fresh(peers_[next], now_us)) {

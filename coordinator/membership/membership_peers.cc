@@ -85,6 +85,7 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
              [&](size_t k, bool in) { peer.members.Set(k, in); });
     if (obeyed_ == i) ++changes_;
   }
+  if (had.desired->version != details.desired->version) ++changes_;
   peer.details = message.details;
   peer.details_version = message.body->details_version;
   calm_details_ = 0;  // something has changed

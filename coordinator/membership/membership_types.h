@@ -17,7 +17,7 @@
 
 namespace strata {
 
-// The bounds of the desired state that a coordinator leaves to the next one; more is refused.
+// The bounds of the desired state; more is refused.
 inline constexpr size_t kDesiredStatesMax = 16;
 inline constexpr size_t kDesiredStateBytesMax = 72 * 1024;  // each; with a chat template
 
@@ -41,6 +41,29 @@ struct ClusterEpoch {
 
   friend auto operator<=>(const ClusterEpoch&, const ClusterEpoch&) = default;
 };
+
+// Which of two desired states is the newer: the greater one. It is not the present coordinator's
+// epoch that counts, but that of the one that made the change.
+struct DesiredVersion {
+  ClusterEpoch epoch;   // of the coordinator that changed it; counter 0: nobody ever did
+  uint64_t change = 0;  // of the changes in that epoch
+
+  friend auto operator<=>(const DesiredVersion&, const DesiredVersion&) = default;
+};
+
+// What is to stay loaded.
+struct DesiredState {
+  DesiredVersion version;
+  std::vector<std::string> models;  // serialized wire::LoadModelRequest
+
+  // Two groups cannot make the same version; if they do, all nodes still agree on one.
+  friend auto operator<=>(const DesiredState&, const DesiredState&) = default;
+};
+using DesiredStatePtr = std::shared_ptr<const DesiredState>;  // shared with heartbeats and the disk
+inline DesiredStatePtr NoDesiredState() {
+  static const auto* const kNone = new DesiredStatePtr(std::make_shared<const DesiredState>());
+  return *kNone;
+}
 
 // A node's own description.
 struct NodeRecord {
@@ -74,7 +97,9 @@ struct HeartbeatDetails {
   std::shared_ptr<const NodeRecord> record;  // never null
   std::vector<NodeId> reaches;
   std::vector<NodeId> members;
-  std::vector<std::string> desired_state;
+  // Never null. Of a member whose coordinator has it, or a newer one: the version that its disk
+  // has, and no models.
+  DesiredStatePtr desired = NoDesiredState();
 };
 
 // The part of a heartbeat that is the same for all receivers; fields as in proto/cluster.proto.

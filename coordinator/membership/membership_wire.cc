@@ -131,6 +131,27 @@ wire::NodeRecord ToWire(const NodeRecord& record) {
   return wire;
 }
 
+void SetDesired(const DesiredState& desired, wire::HeartbeatDetails* wire) {
+  for (const std::string& one : desired.models) wire->add_desired_state(one);
+  *wire->mutable_desired_epoch() = ToWire(desired.version.epoch);
+  wire->set_desired_change(desired.version.change);
+}
+
+absl::StatusOr<DesiredState> DesiredFromWire(const wire::HeartbeatDetails& wire) {
+  if (static_cast<size_t>(wire.desired_state_size()) > kDesiredStatesMax) {
+    return Bad("too much desired state");
+  }
+  const absl::StatusOr<ClusterEpoch> epoch = FromWire(wire.desired_epoch());
+  if (!epoch.ok()) return Bad("the desired state's epoch has no node id");
+  DesiredState desired = {.version = {.epoch = *epoch, .change = wire.desired_change()},
+                          .models = {}};
+  for (const std::string& one : wire.desired_state()) {
+    if (one.size() > kDesiredStateBytesMax) return Bad("a desired state is too long");
+    desired.models.push_back(one);
+  }
+  return desired;
+}
+
 wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
   const HeartbeatBody& body = *heartbeat.body;
   wire::Heartbeat wire;
@@ -172,7 +193,7 @@ wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
     *details->mutable_record() = ToWire(*heartbeat.details->record);
     for (const NodeId& id : heartbeat.details->reaches) details->add_reaches(IdBytes(id));
     for (const NodeId& id : heartbeat.details->members) details->add_members(IdBytes(id));
-    for (const std::string& one : heartbeat.details->desired_state) details->add_desired_state(one);
+    SetDesired(*heartbeat.details->desired, details);
   }
   for (const auto& record : heartbeat.known) *wire.add_known() = ToWire(*record);
   return wire;
@@ -239,13 +260,9 @@ absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
     if (!reaches.ok()) return reaches.status();
     absl::StatusOr<std::vector<NodeId>> members = IdsFromWire(wire.details().members());
     if (!members.ok()) return members.status();
-    const auto& desired_state = wire.details().desired_state();
-    if (static_cast<size_t>(desired_state.size()) > kDesiredStatesMax)
-      return Bad("too much desired state");
-    for (const std::string& one : desired_state) {
-      if (one.size() > kDesiredStateBytesMax) return Bad("a desired state is too long");
-      details->desired_state.push_back(one);
-    }
+    absl::StatusOr<DesiredState> desired = DesiredFromWire(wire.details());
+    if (!desired.ok()) return desired.status();
+    details->desired = std::make_shared<const DesiredState>(*std::move(desired));
     details->record = *std::move(record);
     details->reaches = *std::move(reaches);
     details->members = *std::move(members);

@@ -30,6 +30,9 @@ wire::OtherProcess ToWire(const OtherProcess& other);
 // kInvalidArgument names the field that is too long or not an id.
 absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire);
 absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire);
+// Of the fields of `wire` that have it.
+absl::StatusOr<DesiredState> DesiredFromWire(const wire::HeartbeatDetails& wire);
+void SetDesired(const DesiredState& desired, wire::HeartbeatDetails* wire);
 // An address that is too long is left out, and times are bounded.
 OtherProcess FromWire(const wire::OtherProcess& wire);
 

@@ -92,6 +92,15 @@ void Coordinator::Start(std::string self_address) {
     absl::MutexLock lock(mu_);
     reloads_.Forget();
   }
+  if (options_.desired_file != nullptr) {
+    options_.desired_file->OnSettled(
+        [loop = loop_, cluster = cluster_](const DesiredVersion& version) {
+          loop->Post([cluster, version] { cluster->OnDesiredStored(version); });
+        });
+    if (const DesiredStatePtr& opened = options_.desired_file->opened(); opened != nullptr) {
+      cluster_->membership()->OpenDesired(opened);
+    }
+  }
   Tick();
   cluster_->OnChange([this] { Tick(); });
   leadership_thread_ = std::thread([this] {
@@ -117,14 +126,16 @@ void Coordinator::StopCalls() {
 void Coordinator::Stop() {
   StopCalls();
   if (recovery_thread_.joinable()) recovery_thread_.join();  // first: it makes new deployments
-  std::vector<DeploymentPtr> models;
+  std::vector<DeploymentPtr> models, unlisted;
   bool has_successors = false;
   {
     absl::MutexLock lock(mu_);
+    unlisted.swap(unlisted_);
     models.swap(lost_);  // that RunLeadershipLoop() has not unloaded yet
     std::ranges::move(models_.Clear(), std::back_inserter(models));
     has_successors = role_.has_successors();
   }
+  UnloadUnlisted(unlisted);
   ForEach(models, [has_successors](Deployment* model) {
     const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
     if (has_successors) {
@@ -325,7 +336,7 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::Load(const wire::LoadModelR
     loaded = LoadNow(request, yielding);
   }
   if (!loaded.ok()) return Explain(loaded.status());
-  PublishDesiredStateNow();
+  if (!caller.is_recovery) AwaitDesired();
   return loaded;
 }
 
@@ -390,8 +401,12 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
     }
     if (auto s = Fits(found.get(), wanted); !s.ok()) return s;
     absl::MutexLock lock(mu_);
+    if (caller.is_recovery && !reloads_.entries().contains(model.id())) {
+      return absl::CancelledError("the model was unloaded");  // it is held, and not to stay
+    }
     const std::optional<uint64_t> lease = models_.Join(found, request.hold());
     if (!lease.has_value()) return absl::OkStatus();
+    if (StaysLoaded(request)) KeepPinned(model.id());
     there = LoadResult{.deployment = found, .was_there = true, .lease = *lease};
     return absl::AlreadyExistsError("");
   };
@@ -414,7 +429,13 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
   absl::MutexLock lock(mu_);
   if (!caller.is_recovery && !request.hold()) reloads_.Remove(loaded.deployment->model_id());
   loaded.lease = models_.OnLoaded(loaded.deployment, request.hold());
+  if (!caller.is_recovery && StaysLoaded(request)) KeepPinned(loaded.deployment->model_id());
   return loaded;
+}
+
+void Coordinator::KeepPinned(const std::string& id) {
+  const auto pin = models_.pins().find(id);
+  if (pin != models_.pins().end()) decisions_.Keep(pin->second);
 }
 
 bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
@@ -478,9 +499,11 @@ std::optional<std::string> Coordinator::ForgetPendingReload(const std::string& m
     const std::optional<std::string> id = reloads_.Match(model);
     if (!id.has_value()) return std::nullopt;
     name = PrintableText::OfPath(reloads_.entries().at(*id).request.source().path()).str();
+    decisions_.Drop(*id);
     reloads_.Remove(*id);
+    reclaimer_.OnDeploymentEnded(SteadyTime::Now());  // its stages
   }
-  PublishDesiredStateNow();  // its stages are reclaimed next
+  AwaitDesired();
   return name;
 }
 
@@ -523,6 +546,13 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
   while (true) {
     auto deployment = Find(model);
     if (absl::IsNotFound(deployment.status())) {
+      {
+        const auto is_known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+          return stopping_ || !role_.is_leader() || !reloads_.is_unknown();
+        };
+        absl::MutexLock lock(mu_);
+        if (!mu_.AwaitWithTimeout(absl::Condition(&is_known), kReloadTime)) return Reloading();
+      }
       if (const auto pending_reload = ForgetPendingReload(model)) return *pending_reload;
     }
     if (!deployment.ok()) return deployment.status();
@@ -531,14 +561,21 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
       absl::MutexLock lock(mu_);
       name = models_.ShownName(*deployment);
     }
-    // Else another deployment has just replaced it, or another caller unloads it.
-    if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
     {
       absl::MutexLock lock(mu_);
+      // Else another deployment has just replaced it, or another caller unloads it.
+      if (!TakeOut(*deployment)) continue;
+      decisions_.Drop((*deployment)->model_id());
       reloads_.Remove((*deployment)->model_id());
+      ++unloads_;
+    }
+    (*deployment)->Unload(WasUnloaded(**deployment));
+    {
+      absl::MutexLock lock(mu_);
+      --unloads_;
       recovery_.OnRoomMade();
     }
-    PublishDesiredStateNow();
+    AwaitDesired();
     return name.str();
   }
 }
@@ -586,6 +623,7 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
 
 std::vector<std::string> Coordinator::Problems() {
   std::vector<std::string> problems;
+  if (options_.desired_file != nullptr) problems = options_.desired_file->Problems();
   absl::MutexLock lock(mu_);
   if (!role_.is_leader()) return problems;
   if (absl::Status alone = Misses(); !alone.ok()) problems.emplace_back(alone.message());

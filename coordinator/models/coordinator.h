@@ -1,8 +1,8 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves requests.
 // Every node has one of these, and it is idle on all but the node that membership made the
 // coordinator. When the node loses the role, its models are unloaded, and their requests are
-// transferred to the next coordinator. When it gets the role, models that the previous coordinator
-// had loaded to stay are loaded again, with the stages that it left behind; other stages are
+// transferred to the next coordinator. When it gets the role, models that are to stay loaded are
+// loaded again, with the stages that the previous coordinator left behind; other stages are
 // unloaded. A model that loses a stage is recovered: the layers are placed again on the nodes that
 // are left, around the stages that they have, and its requests go on there. Models move to better
 // plans while they serve.
@@ -32,6 +32,8 @@
 #include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/deployment.h"
+#include "coordinator/models/desired_models.h"
+#include "coordinator/models/desired_state_file.h"
 #include "coordinator/models/leader_role.h"
 #include "coordinator/models/model_recovery.h"
 #include "coordinator/models/model_table.h"
@@ -57,7 +59,8 @@ class Coordinator {
   struct Options {
     std::string node_id;      // of this node
     std::string listen_host;  // where links from last stages come in; with brackets if IPv6
-    SelfTestFile* self_tests = nullptr;  // of this node; outlives this; null: none
+    SelfTestFile* self_tests = nullptr;        // of this node; outlives this; null: none
+    DesiredStateFile* desired_file = nullptr;  // the same; null: the node stores nothing
     // Called on the loop when the group has more requests or models than before. May be empty.
     std::function<void()> on_more_work;
     // What this node reports of itself and sees of the cluster, as its services answer GetInfo and
@@ -261,19 +264,23 @@ class Coordinator {
   // Removes a failed model, since a person loads it again; where that load fails, it is retried by
   // itself as before. True: it would have been retried.
   bool GiveUp(const DeploymentPtr& failed);
+  // A person has loaded it to stay, if it is pinned.
+  void KeepPinned(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues a pinned model, which is loaded again as soon as possible, until somebody unloads it.
   // False: it is not pinned.
   bool RequeueReload(const std::string& id, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives up a pending reload. Returns its path; nothing: none matches, or several.
+  // Gives up a pending reload for good. Returns its path; nothing: none matches, or several.
   std::optional<std::string> ForgetPendingReload(const std::string& model);
 
-  void Tick();                                                    // loop
-  bool Look();                                                    // loop; true: look again soon
-  void LoseNodes(const ClusterView& view);                        // loop
-  void PublishDesiredState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
-  // Not on the loop: called before the requester of a change gets its result.
-  void PublishDesiredStateNow();
+  void Tick();                                              // loop
+  bool Look();                                              // loop; true: look again soon
+  void LoseNodes(const ClusterView& view);                  // loop
+  void FollowDesired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  void LogReplacedDesired(const DesiredState& by);          // loop
+  // Blocks until all disks have what was decided, for a moment at most. Not on the loop: called
+  // before the requester of a change gets its result.
+  void AwaitDesired();
   // Calls `call` for all models at once, each on its thread.
   static void ForEach(const std::vector<DeploymentPtr>& models,
                       absl::FunctionRef<void(Deployment*)> call);
@@ -281,6 +288,9 @@ class Coordinator {
   void StepDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // This node does not coordinate, and has models nevertheless.
   bool HasModelsOfAnother() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Which models are to stay loaded is known, or can be learnt.
+  bool MayReclaim() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void UnloadUnlisted(const std::vector<DeploymentPtr>& models);
   void RunLeadershipLoop();   // thread: what follows from a change of the role
   bool ReclaimStaleStages();  // true: all nodes answered, and no stage was stale
   bool stopping();
@@ -299,18 +309,24 @@ class Coordinator {
   bool working_ ABSL_GUARDED_BY(mu_) = false;  // a plan is made and carried out: one at a time
   ModelTable models_ ABSL_GUARDED_BY(mu_);
   ReloadQueue reloads_ ABSL_GUARDED_BY(mu_);
-  LeaderRole role_ ABSL_GUARDED_BY(mu_);  // as of the last RefreshLeadership()
+  DesiredModels decisions_ ABSL_GUARDED_BY(mu_);
+  bool knows_members_desired_ ABSL_GUARDED_BY(mu_) = false;  // as of the last look
+  LeaderRole role_ ABSL_GUARDED_BY(mu_);                     // as of the last RefreshLeadership()
   RecoverySchedule recovery_ ABSL_GUARDED_BY(mu_);
   RebalanceSchedule rebalance_ ABSL_GUARDED_BY(mu_);
   StageReclaimer reclaimer_ ABSL_GUARDED_BY(mu_);
   uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;  // in progress: memory that will be free
   // Of a leadership that has ended; RunLeadershipLoop() unloads them.
   std::vector<DeploymentPtr> lost_ ABSL_GUARDED_BY(mu_);
+  // That a newer desired state has not; the same.
+  std::vector<DeploymentPtr> unlisted_ ABSL_GUARDED_BY(mu_);
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
   NodeFlapTracker flap_tracker_ ABSL_GUARDED_BY(mu_);
   // By model id, at most kModelsMax; of each, kCapacityLimitsMax at most.
   std::map<std::string, std::vector<CapacityLimit>> excluded_devices_ ABSL_GUARDED_BY(mu_);
-  LossDetector lost_members_;                 // loop
+  LossDetector lost_members_;  // loop
+  // Loop: what was followed last while this node coordinated; null: nothing yet.
+  DesiredStatePtr followed_;
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   uint64_t tick_ms_ = 0;                      // loop
   uint64_t work_ = 0;  // loop: requests and models of the group, as last seen

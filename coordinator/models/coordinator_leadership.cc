@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/coordinator.h"
@@ -22,6 +24,9 @@ namespace {
 
 // While requests run or a model is being recovered, and else: other changes are signalled.
 constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
+// How long a change of what is to stay loaded waits until the present state is known, and for the
+// disks.
+constexpr absl::Duration kLearnTime = absl::Seconds(10), kStoreTime = absl::Seconds(2);
 // How long the stages of models that were leased from the previous coordinator stay for the lease
 // holders.
 constexpr absl::Duration kHeldTime = absl::Seconds(10);
@@ -104,6 +109,7 @@ bool Coordinator::HasModelsOfAnother() const {
 
 void Coordinator::StepDown() {
   reloads_.Forget();
+  decisions_.Forget();
   excluded_devices_.clear();
   std::ranges::move(models_.Clear(), std::back_inserter(lost_));
   reclaimer_.OnMembersChanged();
@@ -159,45 +165,124 @@ bool Coordinator::Look() {
   cluster_->membership()->SetLiveRequests(live);
   cluster_->membership()->SetBusy(busy);
   RefreshLeadership();
-  PublishDesiredState();
+  FollowDesired();
   return busy;
 }
 
-// A node that stops leaves its last desired state.
-void Coordinator::PublishDesiredState() {
-  if (stopping_) return;
-  cluster_->SetDesiredState(
-      role_.is_leader() ? reloads_.DesiredState(models_, cluster_->membership()->desired_state())
-                        : std::vector<std::string>());
+void Coordinator::FollowDesired() {
+  Membership& membership = *cluster_->membership();
+  const auto keep = [&] {
+    if (options_.desired_file != nullptr) {
+      options_.desired_file->Keep(membership.desired(), cluster_->OwnerLine());
+    } else {
+      cluster_->OnDesiredStored(membership.desired()->version);
+    }
+  };
+  keep();
+  if (!role_.is_leader() || stopping_) {
+    if (followed_ != nullptr && *followed_ < *membership.desired()) {
+      LogReplacedDesired(*membership.desired());
+      followed_ = nullptr;
+    }
+    return;
+  }
+  knows_members_desired_ = membership.KnowsMembersDesired();
+  if (reloads_.is_unknown()) {
+    followed_ = nullptr;
+    return;
+  }
+  if (auto next = decisions_.Next(*membership.desired())) {
+    cluster_->ChangeDesired(*std::move(next)).IgnoreError();  // this node coordinates
+    keep();
+    followed_ = membership.desired();
+  }
+  if (membership.IsDesiredStored()) decisions_.OnStored();
+  // Another group has these models.
+  if (followed_ == membership.desired() || cluster_->LeavesDesiredToAnother()) return;
+  if (followed_ != nullptr) LogReplacedDesired(*membership.desired());
+  followed_ = membership.desired();
+  DesiredModels::Followed now = decisions_.Follow(*followed_, kModelsMax, &models_, &reloads_);
+  for (DeploymentPtr& model : now.unloads) {
+    unlisted_.push_back(std::move(model));
+    ++unloads_;
+  }
+  if (now.reloads) recovery_.OnMembersChanged();
 }
 
-void Coordinator::PublishDesiredStateNow() {
+// Of two lists that were changed apart from each other, one is lost.
+void Coordinator::LogReplacedDesired(const DesiredState& by) {
+  const std::map<std::string, wire::LoadModelRequest> before = ModelsOf(*followed_);
+  const std::map<std::string, wire::LoadModelRequest> now = ModelsOf(by);
+  const auto log = [&](const auto& from, const auto& other, const char* what) {
+    for (const auto& [id, origin] : from) {
+      if (other.contains(id)) continue;
+      LOG(WARNING) << PrintableText::From(origin.name()) << ' ' << what
+                   << " to stay loaded: so it was decided through node "
+                   << by.version.epoch.coordinator.ToHex() << " (epoch " << by.version.epoch.counter
+                   << "), later than what was decided here, which is lost";
+    }
+  };
+  log(before, now, "is no longer");
+  log(now, before, "is");
+}
+
+void Coordinator::AwaitDesired() {
+  uint64_t decided = 0;
+  {
+    const auto may_change = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return stopping_ || !role_.is_leader() || !reloads_.is_unknown();
+    };
+    absl::MutexLock lock(mu_);
+    decided = decisions_.decided();
+    if (decided == decisions_.stored()) return;
+    mu_.AwaitWithTimeout(absl::Condition(&may_change), kLearnTime);
+  }
   // Unless the node is stopping.
   CallOnLoop<bool>([this] {
     absl::MutexLock lock(mu_);
-    PublishDesiredState();
+    FollowDesired();
     return true;
   }).IgnoreError();
+  const auto is_stored = [this, decided]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !role_.is_leader() || decisions_.stored() >= decided;
+  };
+  absl::MutexLock lock(mu_);
+  mu_.AwaitWithTimeout(absl::Condition(&is_stored), kStoreTime);
+}
+
+void Coordinator::UnloadUnlisted(const std::vector<DeploymentPtr>& models) {
+  ForEach(models, [this](Deployment* model) {
+    model->Unload(absl::UnavailableError(absl::StrCat(model->name(), " was unloaded")));
+    absl::MutexLock lock(mu_);
+    --unloads_;
+    recovery_.OnRoomMade();
+    reclaimer_.OnDeploymentEnded(SteadyTime::Now());
+  });
+}
+
+bool Coordinator::MayReclaim() const {
+  return role_.may_act() && (!reloads_.is_unknown() || knows_members_desired_);
 }
 
 void Coordinator::RunLeadershipLoop() {
   while (true) {
-    std::vector<DeploymentPtr> lost;
+    std::vector<DeploymentPtr> lost, unlisted;
     bool reclaims = false;
     {
       absl::MutexLock lock(mu_);
-      const bool could_act = role_.may_act();
+      const bool could_act = MayReclaim();
       const SteadyTime due_at = could_act ? reclaimer_.due_at() : SteadyTime::InfiniteFuture();
       const auto changed = [&, this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        return stopping_ || !lost_.empty() || role_.may_act() != could_act ||
+        return stopping_ || !lost_.empty() || !unlisted_.empty() || MayReclaim() != could_act ||
                (could_act && reclaimer_.due_at() < due_at) || HasModelsOfAnother();
       };
       mu_.AwaitWithTimeout(absl::Condition(&changed), due_at - SteadyTime::Now());
       if (stopping_) return;
-      if (role_.may_act() && !could_act) reclaimer_.OnMayAct();
+      if (MayReclaim() && !could_act) reclaimer_.OnMayAct();
       if (HasModelsOfAnother()) StepDown();  // a load may have ended after the role went
       lost.swap(lost_);
-      reclaims = role_.may_act() && SteadyTime::Now() >= reclaimer_.due_at();
+      unlisted.swap(unlisted_);
+      reclaims = MayReclaim() && SteadyTime::Now() >= reclaimer_.due_at();
       if (reclaims) reclaimer_.Begin();
     }
     ForEach(lost, [](Deployment* model) {
@@ -206,6 +291,7 @@ void Coordinator::RunLeadershipLoop() {
       model->Unload(AsLeaderChanged(absl::UnavailableError(
           "another node coordinates the cluster now; load the model again")));
     });
+    UnloadUnlisted(unlisted);
     if (!reclaims) continue;
     const bool found_none = ReclaimStaleStages();
     absl::MutexLock lock(mu_);
@@ -229,11 +315,15 @@ bool Coordinator::ReclaimStaleStages() {
     }
     if (prepared_) loaded.known.push_back(*prepared_);
   }
+  DesiredStatePtr desired = NoDesiredState();
   if (loaded.learns) {
-    auto desired_state = CallOnLoop<std::vector<std::string>>(
-        [cluster = cluster_] { return cluster->membership()->desired_state(); });
-    if (!desired_state.ok()) return false;
-    loaded.desired_state = *std::move(desired_state);
+    const auto known = CallOnLoop<DesiredStatePtr>([cluster = cluster_] {
+      return cluster->LeavesDesiredToAnother() ? NoDesiredState()
+                                               : cluster->membership()->desired();
+    });
+    if (!known.ok()) return false;
+    desired = *known;
+    for (const auto& [id, origin] : ModelsOf(*desired)) loaded.kept.insert(id);
   }
   bool all_answer = true;
   for (const NodeReport& node : report->nodes) {
@@ -270,7 +360,7 @@ bool Coordinator::ReclaimStaleStages() {
   absl::MutexLock lock(mu_);
   if (made_room) recovery_.OnRoomMade();
   if (!loaded.learns || !role_.is_leader()) return stale.found_none && all_answer;
-  if (reloads_.Learn(std::move(stale.reloads), models_, kModelsMax)) recovery_.OnMembersChanged();
+  if (reloads_.Learn(ModelsOf(*desired), models_, kModelsMax)) recovery_.OnMembersChanged();
   return false;
 }
 

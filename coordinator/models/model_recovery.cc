@@ -46,7 +46,7 @@ RecoverySchedule::Round RecoverySchedule::Begin(const ModelTable& models,
   const bool deferred = deferred_until_ != SteadyTime::InfiniteFuture();
   const bool all = retry_ || room_ || deferred;
   for (const auto& [id, entry] : reloads.entries()) {
-    if (all || (again && IsCapacityError(entry.why))) round.reload.push_back(id);
+    if (all || (again && entry.MayLoadLater())) round.reload.push_back(id);
   }
   paused_until_ = deferred_until_ = SteadyTime::InfiniteFuture();
   for (const auto& [id, model] : models.models()) {
@@ -69,21 +69,22 @@ RecoverySchedule::Round RecoverySchedule::Begin(const ModelTable& models,
 void RecoverySchedule::End(const ModelTable& models, const ReloadQueue& reloads, bool is_leader,
                            bool deferred, SteadyTime now) {
   deferred_until_ = deferred ? now + kDeferredFor : SteadyTime::InfiniteFuture();
-  bool any_lost = false, wants_room = false;
+  bool any_lost = false, wants_retry = false;
   if (is_leader) {
     any_lost = !reloads.entries().empty();
-    wants_room = reloads.AnyWantsRoom();
+    wants_retry = absl::c_any_of(reloads.entries(),
+                                 [](const auto& entry) { return entry.second.MayLoadLater(); });
     for (const auto& [id, model] : models.models()) {
       if (!model->lost_a_stage()) continue;
       any_lost = true;
-      wants_room = wants_room || (!model->recovering() && IsCapacityError(model->why()));
+      wants_retry = wants_retry || (!model->recovering() && IsCapacityError(model->why()));
     }
   }
   if (!any_lost) {
     retry_at_ = SteadyTime::InfiniteFuture();
     retry_after_ = kRetryAfter;
   }
-  if (wants_room && retry_at_ == SteadyTime::InfiniteFuture()) {
+  if (wants_retry && retry_at_ == SteadyTime::InfiniteFuture()) {
     retry_at_ = now + retry_after_;
     retry_after_ = std::min(2 * retry_after_, kRetryAfterMax);
   }

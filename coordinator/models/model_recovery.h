@@ -19,7 +19,7 @@
 namespace strata {
 
 // When lost models are recovered, and those of the queue tried: when something has changed that may
-// help, and where they lacked nothing but room, more and more rarely.
+// help, and else more and more rarely; lost models so where they lacked nothing but room.
 class RecoverySchedule {
  public:
   void OnLost() { lost_ = true; }             // a model may have lost a stage
@@ -40,7 +40,8 @@ class RecoverySchedule {
            SteadyTime now);
 
  private:
-  // Room may also come from elsewhere: tried again after the first time, which then doubles.
+  // Room may also come from elsewhere, and a node that starts may not answer yet: tried again after
+  // the first time, which then doubles.
   static constexpr absl::Duration kRetryAfter = absl::Seconds(10),
                                   kRetryAfterMax = absl::Minutes(1);
   static constexpr absl::Duration kDeferredFor = absl::Milliseconds(50);

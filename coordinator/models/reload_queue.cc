@@ -5,7 +5,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/models/model_match.h"
-#include "coordinator/models/reusable_stages.h"
 #include "coordinator/request/request_status.h"
 #include "shard/model/model_file.h"
 
@@ -28,8 +27,8 @@ PrintableText ReloadQueue::Entry::Name() const {
 absl::Status ReloadQueue::Entry::WhyNotHere() const {
   return WithRetryAfterMs(
       absl::UnavailableError(
-          why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
-                   : absl::StrCat(Name(), " was lost with a node, and cannot be loaded again yet: ",
+          why.ok() ? absl::StrCat(Name(), " is to stay loaded, and is being loaded again")
+                   : absl::StrCat(Name(), " is to stay loaded, and cannot be loaded again yet: ",
                                   why.message())),
       kRetrySoonMs);
 }
@@ -39,7 +38,7 @@ bool ReloadQueue::Learn(std::map<std::string, wire::LoadModelRequest> reloads,
   is_unknown_ = false;
   bool any = false;
   for (auto& [id, request] : reloads) {
-    if (models.Get(id) != nullptr) continue;
+    if (models.Get(id) != nullptr || entries_.contains(id)) continue;
     if (entries_.size() >= entries_max) break;
     entries_[id] = {.request = std::move(request), .why = absl::OkStatus()};
     any = true;
@@ -51,17 +50,6 @@ void ReloadQueue::Forget() {
   is_unknown_ = true;
   entries_.clear();
   held_.clear();
-}
-
-std::vector<std::string> ReloadQueue::DesiredState(
-    const ModelTable& models, const std::vector<std::string>& inherited) const {
-  std::vector<std::string> state;
-  for (const auto& [id, origin] : models.pins()) state.push_back(origin.SerializeAsString());
-  for (const auto& [id, entry] : entries_) {
-    if (!models.pins().contains(id)) state.push_back(entry.request.SerializeAsString());
-  }
-  if (is_unknown_) state.insert(state.end(), inherited.begin(), inherited.end());
-  return state;
 }
 
 void ReloadQueue::Add(const std::string& id, wire::LoadModelRequest request,
@@ -99,11 +87,6 @@ absl::Status ReloadQueue::WhyNotHere(const std::string& model) const {
 bool ReloadQueue::MayLoadSoon() const {
   return is_unknown_ ||
          absl::c_any_of(entries_, [](const auto& entry) { return entry.second.why.ok(); });
-}
-
-bool ReloadQueue::AnyWantsRoom() const {
-  return absl::c_any_of(entries_,
-                        [](const auto& entry) { return IsCapacityError(entry.second.why); });
 }
 
 std::set<std::string> ReloadQueue::KeptIds(SteadyTime now) {

@@ -1,6 +1,7 @@
-// Models that are wanted and not loaded: those of a coordinator that has gone, and those that were
-// lost in a way that a recovery cannot repair. They are tried until they are loaded or somebody
-// unloads them. A state machine without I/O, thread or clock. Not thread-safe.
+// Models that are to stay loaded and are not: those of a coordinator that has gone, of a cluster
+// that was off, and those that were lost in a way that a recovery cannot repair. They are tried
+// until they are loaded or somebody unloads them. A state machine without I/O, thread or clock. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/models/model_table.h"
@@ -26,22 +26,20 @@ class ReloadQueue {
 
     PrintableText Name() const;
     absl::Status WhyNotHere() const;  // for a request for it
+    // Nothing has changed since the last try, and yet another one may succeed.
+    bool MayLoadLater() const { return !absl::IsInvalidArgument(why); }
   };
   // By model id.
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
-  // After Forget() and until Learn(): it is not known which models the coordinator before had.
+  // After Forget() and until Learn(): it is not known which models are to stay loaded.
   bool is_unknown() const { return is_unknown_; }
-  // Adds the models that the coordinator before had, by id, but those that `models` has; at most
-  // until there are `entries_max`. True: there are some to be tried.
+  // Adds models, by id, but those that are there already or that `models` has; at most until there
+  // are `entries_max`. True: there are some to be tried.
   bool Learn(std::map<std::string, wire::LoadModelRequest> reloads, const ModelTable& models,
              size_t entries_max);
   // This node is new, or the role has gone from it.
   void Forget();
-  // The desired state of the group (serialized wire::LoadModelRequest): the pinned models, the
-  // entries, and as long as these are unknown, the `inherited` desired state.
-  std::vector<std::string> DesiredState(const ModelTable& models,
-                                        const std::vector<std::string>& inherited) const;
 
   void Add(const std::string& id, wire::LoadModelRequest request, const absl::Status& why);
   // It was tried. OK: it is loaded, and leaves the queue.
@@ -54,8 +52,6 @@ class ReloadQueue {
   absl::Status WhyNotHere(const std::string& model) const;
   // Some are not known yet, or not tried.
   bool MayLoadSoon() const;
-  // Some lack nothing but room (IsCapacityError()).
-  bool AnyWantsRoom() const;
 
   // Stages that the next plan of a model may keep are not reclaimed: of all entries, of models that
   // are being loaded again, and until `until` of those whose holders are about to ask for them.

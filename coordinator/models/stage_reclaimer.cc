@@ -1,7 +1,6 @@
 #include "coordinator/models/stage_reclaimer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "coordinator/membership/membership_types.h"
@@ -35,32 +34,20 @@ StaleStages FindStaleStages(const StageInventory& loaded) {
              return CompareEpochs(epoch, stage.epoch()) == 0;
            });
   };
-  if (loaded.learns) {
-    for (const std::string& one : loaded.desired_state) {
-      wire::LoadModelRequest origin;
-      if (!origin.ParseFromString(one) || origin.model_id().empty()) continue;
-      found.reloads[origin.model_id()] = std::move(origin);
-    }
-  }
   for (const std::vector<wire::StageStatus>& node : loaded.nodes) {
     for (const wire::StageStatus& stage : node) {
       // Stages of other states are left of what the coordinator before unloaded, or did not load.
       const bool was_served =
           stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
       wire::LoadModelRequest origin;
-      if (!loaded.learns || !was_served || !is_stale(stage) || stage.origin().empty() ||
-          !origin.ParseFromString(stage.origin())) {
-        continue;
-      }
-      if (origin.hold()) {
+      if (loaded.learns && was_served && is_stale(stage) &&
+          origin.ParseFromString(stage.origin()) && origin.hold()) {
         found.held.insert(stage.model_id());
-      } else {
-        found.reloads[origin.model_id()] = std::move(origin);
       }
     }
   }
   const auto may_stay = [&](const std::string& id) {
-    return loaded.kept.contains(id) || found.held.contains(id) || found.reloads.contains(id);
+    return loaded.kept.contains(id) || found.held.contains(id);
   };
   found.found_none = loaded.kept.empty();
   for (size_t n = 0; n < loaded.nodes.size(); ++n) {

@@ -1,10 +1,9 @@
 // Stages that no plan uses hold memory for nothing: when a coordinator looks for them, which they
-// are, and which models of the coordinator before are found by them. A state machine without I/O,
+// are, and which of them callers of the coordinator before held. A state machine without I/O,
 // thread or clock. Not thread-safe.
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,10 +45,8 @@ struct StageInventory {
   std::vector<wire::Epoch> known;
   // Ids of models whose next plans may keep stages.
   std::set<std::string> kept;
-  // The role is new: models that are not known yet are learnt of, from the stages and from the
-  // group's desired state (serialized wire::LoadModelRequest).
+  // The role is new: held stages are learnt of.
   bool learns = false;
-  std::vector<std::string> desired_state;
 };
 struct StaleStages {
   struct Stage {
@@ -57,8 +54,6 @@ struct StaleStages {
     bool makes_room = false;     // it serves, and no next plan is waited for
   };
   std::vector<Stage> stages;  // to be unloaded
-  // By id: models to be loaded again. Empty unless it learns.
-  std::map<std::string, wire::LoadModelRequest> reloads;
   // Ids of models that callers of the coordinator before held: the callers are about to ask for
   // them again. Empty unless it learns.
   std::set<std::string> held;

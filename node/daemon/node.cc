@@ -220,6 +220,10 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   node->cluster_ = std::make_unique<ClusterRuntime>(loop, SleeplessClock(), std::move(cluster),
                                                     PeerTransport::Grpc(loop));
   node->self_tests_ = std::make_unique<SelfTestFile>(std::move(self_tests_path));
+  if (!identity.folder.empty()) {
+    node->desired_file_ = std::make_unique<DesiredStateFile>(identity.folder + "/desired_state",
+                                                             node->cluster_->OwnerLine());
+  }
   StageHost::Options stages;
   stages.node_id = node->id_;
   stages.self_tests = node->self_tests_.get();
@@ -299,6 +303,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                                               ? absl::StrCat("[", ListenHost(listen->host), "]")
                                               : ListenHost(listen->host),
                            .self_tests = node->self_tests_.get(),
+                           .desired_file = node->desired_file_.get(),
                            .on_more_work = [host = node->host_.get()] { host->WatchWorkers(); },
                            .own_report =
                                [self = node->service_.get(), sees = node->cluster_service_.get()] {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/cluster/cluster_runtime.h"
 #include "coordinator/models/coordinator.h"
+#include "coordinator/models/desired_state_file.h"
 #include "coordinator/models/self_test_file.h"
 #include "node/api/api_backend.h"
 #include "node/api/api_tokens.h"
@@ -168,6 +169,7 @@ class Node {
   std::unique_ptr<WeightService> weights_;
   std::unique_ptr<WeightFetcher> fetcher_;
   std::unique_ptr<SelfTestFile> self_tests_;
+  std::unique_ptr<DesiredStateFile> desired_file_;  // null: the node stores nothing
   std::unique_ptr<StageHost> host_;
   std::unique_ptr<ClusterRuntime> cluster_;
   std::unique_ptr<Benchmarks> benchmarks_;           // null: nothing is measured

@@ -16,6 +16,7 @@ constexpr int64_t kEndMs = 100'000;   // until all requests have ended: a gatewa
 constexpr int64_t kLoadAgainMs = 8'000;
 constexpr int64_t kUnheldMs = 10'000;
 constexpr int64_t kReclaimMs = 90'000;  // a coordinator looks once a minute at least
+constexpr int64_t kDesiredMs = 70'000;  // as RecoverySchedule, which tries once a minute
 constexpr int kGentleFaults = 4;
 constexpr int64_t kGentleMs = 7'000;  // from one to the next
 
@@ -44,6 +45,8 @@ class Run {
     sim_.CheckEnded();
     if (ok()) CheckFates();
     if (ok()) CheckStages();
+    if (ok()) CheckDesired();
+    if (ok() && scenario_.seed % 4 == 1) PlayPowerCut();
     if (ok() && is_leased_) CheckUnheld();
     return ok() ? "" : sim_.cluster().violation() + sim_.cluster().Trace();
   }
@@ -95,7 +98,7 @@ class Run {
   void Disturb() {
     ClusterSim& cluster = sim_.cluster();
     const size_t n = Random(nodes_), m = Random(nodes_);
-    switch (Random(17)) {
+    switch (Random(24)) {
       case 0:
       case 1:
         sim_.Crash(n);
@@ -140,10 +143,78 @@ class Run {
       case 15:
         sim_.HoldModel(n);
         break;
+      case 16:
+        if (is_leased_) break;
+        sim_.Unload();
+        without_ms_ =
+            kLoadAgainMs - static_cast<int64_t>(Random(3000));  // a person changes options
+        break;
+      case 17:
+        CutPower();
+        break;
+      case 18:
+      case 19:
+        sim_.Crash(n);
+        sim_.BreakDisk(n, AnyFault());
+        sim_.Start(n);
+        break;
+      case 20:
+        sim_.SetDiskFails(n, Random(2) == 0);
+        break;
       default:
         sim_.StopRequest();
         break;
     }
+  }
+
+  RecoverySim::DiskFault AnyFault() {
+    using Fault = RecoverySim::DiskFault;
+    constexpr Fault kFaults[] = {Fault::kOldBackup, Fault::kCopyOfAnother, Fault::kDamage};
+    return kFaults[Random(3)];
+  }
+
+  // Some are back soon.
+  void CutPower() {
+    sim_.CutPower();
+    sim_.RunMs(static_cast<int64_t>(Random(500)));
+    for (size_t n = 0; n < nodes_; ++n) {
+      if (Random(8) == 0) sim_.BreakDisk(n, AnyFault());
+      if (Random(3) != 0) sim_.Start(n);
+    }
+  }
+
+  // A person decides once more. Then the power fails, and nodes come back one by one.
+  void PlayPowerCut() {
+    if (!is_leased_ && Random(2) == 0) {
+      sim_.Unload();
+    } else if (!is_leased_) {
+      sim_.Load();
+    }
+    sim_.RunMs(static_cast<int64_t>(Random(8000)));
+    sim_.CutPower();
+    for (size_t left = nodes_; left > 0 && ok();) {
+      const size_t n = Random(nodes_);
+      if (!sim_.cluster().running(n)) {
+        if (Random(16) == 0) sim_.BreakDisk(n, AnyFault());
+        sim_.Start(n);
+        --left;
+      }
+      sim_.RunMs(Random(3) == 0 ? static_cast<int64_t>(Random(6000)) : 0);
+    }
+    Quiet();
+    CheckDesired();
+    if (ok()) CheckStages();
+  }
+
+  // The model is there, or tried, where the newest list has it, and nowhere else.
+  void CheckDesired() {
+    std::string wrong;
+    for (int64_t ms = 0; ms < kDesiredMs && ok(); ms += kStepMs) {
+      wrong = sim_.Undesired();
+      if (wrong.empty()) return;
+      sim_.RunMs(kStepMs);
+    }
+    if (ok()) sim_.cluster().Fail(wrong);
   }
 
   void PlayGently() {
@@ -155,7 +226,12 @@ class Run {
       SendRequests(8);
       RunMs(static_cast<int64_t>(Random(600)));
       const size_t n = Random(nodes_);
-      switch (Random(6)) {
+      switch (Random(7)) {
+        case 6:
+          sim_.CutPower();
+          RunMs(static_cast<int64_t>(Random(1500)));
+          for (size_t k = 0; k < nodes_; ++k) sim_.Start(k);
+          break;
         case 0:
           sim_.KillWorker(n);
           break;
@@ -189,6 +265,7 @@ class Run {
     cluster.SetDoubled(0);
     sim_.UndoDrains();
     for (size_t n = 0; n < nodes_; ++n) {
+      sim_.SetDiskFails(n, false);
       if (!cluster.running(n)) sim_.Start(n);
       cluster.Pause(n, 0);
     }
@@ -248,6 +325,8 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   options.plans_on_drained_nodes = scenario.plans_on_drained_nodes;
   options.forgets_leases = scenario.forgets_leases;
   options.forgets_stale_stages = scenario.forgets_stale_stages;
+  options.forgets_to_write = scenario.forgets_to_write;
+  options.forgets_unloads = scenario.forgets_unloads;
   Run run(scenario, options);
   RecoveryOutcome outcome;
   outcome.wrong = run.Play();

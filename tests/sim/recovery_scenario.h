@@ -27,6 +27,8 @@ struct RecoveryScenario {
   bool plans_on_drained_nodes = false;
   bool forgets_leases = false;
   bool forgets_stale_stages = false;
+  bool forgets_to_write = false;
+  bool forgets_unloads = false;
 };
 
 struct RecoveryOutcome {

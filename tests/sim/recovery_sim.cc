@@ -15,6 +15,7 @@ namespace {
 constexpr uint64_t kLayerBytes = 256ull << 20;
 constexpr uint64_t kRoomBytes = 700ull << 20;  // for vocabulary, graphs and caches
 constexpr int64_t kBoundsEveryMs = 50;
+constexpr size_t kBackupsMax = 8;
 
 ClusterSim::Options ClusterOf(const RecoverySim::Options& options) {
   ClusterSim::Options cluster;
@@ -108,6 +109,9 @@ void RecoverySim::Start(size_t n) {
   coordinator.nodes = nodes_.size();
   coordinator.model = &model_;
   coordinator.engine = {.policy = policy_, .clock = node.clock.get()};
+  coordinator.state_disk = &node.state_disk;
+  coordinator.forgets_to_write = options_.forgets_to_write;
+  coordinator.forgets_unloads = options_.forgets_unloads;
   coordinator.forgets_pending_reloads = options_.forgets_pending_reloads;
   coordinator.forgets_bounds = options_.forgets_bounds;
   coordinator.forgets_leases = options_.forgets_leases;
@@ -139,6 +143,95 @@ void RecoverySim::End(size_t n) {
   node.gateway = nullptr;
   node.host = nullptr;
   cluster_.SetLive(n, 0);
+  const std::string bytes = std::exchange(node.state_disk.being_written, "");
+  const size_t written = bytes.empty() || node.state_disk.fails ? 0 : cluster_.Random(3);
+  if (written == 1) node.state_disk.file = bytes;
+  if (written == 2) node.state_disk.file = bytes.substr(0, cluster_.Random(bytes.size()));
+  disks_fail_ = disks_fail_ || written == 2 || node.state_disk.has_failed;
+  if (disks_fail_) ForgetLostLists();
+}
+
+void RecoverySim::Acknowledge(size_t n) {
+  acknowledged_ = std::max(acknowledged_, cluster_.membership(n).desired()->version);
+  ++ended_.lists;
+  for (Node& node : nodes_) {
+    if (node.state_disk.file.ok() && node.backups.size() < kBackupsMax) {
+      node.backups.push_back(*node.state_disk.file);
+    }
+  }
+}
+
+// With the disks that alone had them.
+void RecoverySim::ForgetLostLists() {
+  DesiredVersion newest;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (cluster_.running(n)) {
+      newest = std::max(newest, cluster_.membership(n).desired()->version);
+    } else if (nodes_[n].state_disk.file.ok()) {
+      const auto kept = ParseDesiredState(*nodes_[n].state_disk.file, cluster_.IdOf(n).ToHex());
+      if (kept.ok()) newest = std::max(newest, kept->version);
+    }
+  }
+  if (newest >= acknowledged_) return;
+  acknowledged_ = newest;
+  ++ended_.lost_lists;
+}
+
+void RecoverySim::CutPower() {
+  cluster_.Note("the power fails");
+  for (size_t n = 0; n < nodes_.size(); ++n) Crash(n);
+}
+
+void RecoverySim::BreakDisk(size_t n, DiskFault fault) {
+  if (nodes_[n].host != nullptr) return;
+  SimStateDisk& disk = nodes_[n].state_disk;
+  const std::vector<std::string>& backups = nodes_[n].backups;
+  switch (fault) {
+    case DiskFault::kOldBackup:
+      if (!backups.empty()) disk.file = backups[cluster_.Random(backups.size())];
+      break;
+    case DiskFault::kCopyOfAnother:
+      disk.file = nodes_[cluster_.Random(nodes_.size())].state_disk.file;
+      break;
+    case DiskFault::kDamage:
+      if (disk.file.ok() && !disk.file->empty()) {
+        (*disk.file)[cluster_.Random(disk.file->size())] ^= 1;
+      }
+      break;
+  }
+  cluster_.Note(absl::StrCat("the disk of ", n, " breaks: ", static_cast<int>(fault)));
+  disks_fail_ = true;
+  ForgetLostLists();
+}
+
+void RecoverySim::SetDiskFails(size_t n, bool fails) {
+  if (std::exchange(nodes_[n].state_disk.fails, fails) == fails) return;
+  cluster_.Note(absl::StrCat("the disk of ", n, fails ? " takes no more" : " takes more again"));
+}
+
+std::string RecoverySim::Undesired() {
+  const std::optional<size_t> leader = Leader();
+  if (!leader) return "no node coordinates";
+  const DesiredState& desired = *cluster_.membership(*leader).desired();
+  if (desired.version < acknowledged_) return "a list that all disks had is lost";
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (!cluster_.running(n)) continue;
+    if (*cluster_.membership(n).desired() != desired) {
+      return absl::StrCat("node ", n, " has another list than its coordinator");
+    }
+    const SimStateDisk& disk = nodes_[n].state_disk;
+    if (disk.fails || desired.version == DesiredVersion()) continue;
+    if (!disk.file.ok()) return absl::StrCat("the disk of node ", n, " has no list");
+    const auto kept = ParseDesiredState(*disk.file, cluster_.IdOf(n).ToHex());
+    if (!kept.ok() || *kept != desired) {
+      return absl::StrCat("the disk of node ", n, " has another list");
+    }
+  }
+  if (nodes_[*leader].coordinator->KeepsModel() != !desired.models.empty()) {
+    return desired.models.empty() ? "a model that was unloaded is there"
+                                  : "a model that is to stay loaded is forgotten";
+  }
+  return "";
 }
 
 void RecoverySim::AddCounts(const Node& node, Counts* counts) {
@@ -166,6 +259,10 @@ void RecoverySim::Stop(size_t n) {
   }
   node.gateway->Stop();
   node.coordinator->Stop();
+  SimStateDisk& disk = node.state_disk;
+  if (std::string bytes = std::exchange(disk.being_written, ""); !bytes.empty() && !disk.fails) {
+    disk.file = std::move(bytes);
+  }
   cluster_.Leave(n);
   End(n);
 }
@@ -213,8 +310,9 @@ void RecoverySim::StopRequest() {
   });
 }
 
-std::optional<size_t> RecoverySim::Leader() {
-  for (size_t n = 0; n < nodes_.size(); ++n) {
+std::optional<size_t> RecoverySim::Leader(size_t after) {
+  for (size_t k = 0; k < nodes_.size(); ++k) {
+    const size_t n = (after + k) % nodes_.size();
     if (nodes_[n].host == nullptr) continue;
     const ClusterView& view = cluster_.View(n);
     if (view.is_coordinator && view.settled) return n;
@@ -223,13 +321,29 @@ std::optional<size_t> RecoverySim::Leader() {
 }
 
 bool RecoverySim::Load() {
-  const std::optional<size_t> leader = Leader();
+  const std::optional<size_t> leader = Leader(cluster_.Random(nodes_.size()));
   if (!leader) return false;
   const size_t source = model_.sources[cluster_.Random(model_.sources.size())];
   processes_.In(*leader, cluster_.now_us(), [this, n = *leader, source] {
-    nodes_[n].coordinator->Load(source, /*hold=*/false, [](const absl::StatusOr<uint64_t>&) {});
+    nodes_[n].coordinator->Load(source, /*hold=*/false,
+                                [this, n](const absl::StatusOr<uint64_t>& loaded) {
+                                  if (!loaded.ok()) return;
+                                  nodes_[n].coordinator->AwaitDesired([this, n](bool stored) {
+                                    if (stored) Acknowledge(n);
+                                  });
+                                });
   });
   return true;
+}
+
+void RecoverySim::Unload() {
+  const std::optional<size_t> leader = Leader(cluster_.Random(nodes_.size()));
+  if (!leader) return;
+  processes_.In(*leader, cluster_.now_us(), [this, n = *leader] {
+    nodes_[n].coordinator->Unload([this, n](bool stored) {
+      if (stored) Acknowledge(n);
+    });
+  });
 }
 
 void RecoverySim::HoldModel(size_t n) {
@@ -369,6 +483,8 @@ void RecoverySim::Counts::Add(const Counts& other) {
   moves_by_reload += other.moves_by_reload;
   drains += other.drains;
   holds += other.holds;
+  lists += other.lists;
+  lost_lists += other.lost_lists;
   for (const auto& [words, n] : other.failures) failures[words] += n;
   for (const auto& [words, n] : other.refusals) refusals[words] += n;
 }
@@ -379,7 +495,8 @@ std::string RecoverySim::Counts::ToString() const {
                       tokens, " tokens, ", recoveries, " recoveries, ", reloads, " reloads, ", kept,
                       " stages kept, ", resumed, " resumed, ", doubled, " messages doubled, ",
                       strays, " late steps refused, ", moves, " moves, ", moves_by_reload,
-                      " moves by a reload, ", drains, " drains, ", holds, " holds");
+                      " moves by a reload, ", drains, " drains, ", holds, " holds, ", lists,
+                      " lists kept, ", lost_lists, " lost with their disks");
 }
 
 void RecoverySim::CheckEnded() {

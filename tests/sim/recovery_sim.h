@@ -3,7 +3,8 @@
 // nodes. Equal options give equal runs. Checked all the time: every output is the one that its
 // request determines, position by position, and ends at most once; no stage runs a step of another
 // epoch; no plan and no node takes more memory than there is; a node that was drained has no stages
-// of the model; no queue is over its bound (looked at every 50 ms).
+// of the model; no queue is over its bound (looked at every 50 ms); no list of models to stay
+// loaded that all disks had is lost, but with the disks.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +45,8 @@ class RecoverySim {
     bool plans_on_drained_nodes = false;
     bool forgets_leases = false;
     bool forgets_stale_stages = false;
+    bool forgets_to_write = false;
+    bool forgets_unloads = false;
   };
   explicit RecoverySim(const Options& options);
   ~RecoverySim();
@@ -60,6 +63,17 @@ class RecoverySim {
   void StopRequest();
   // A person loads the model, if there is a coordinator.
   bool Load();
+  // A person unloads it, or gives it up.
+  void Unload();
+  // The power fails: no process is left.
+  void CutPower();
+  // What happens to the disk of a node that does not run.
+  enum class DiskFault { kOldBackup, kCopyOfAnother, kDamage };
+  void BreakDisk(size_t n, DiskFault fault);
+  // It takes no more, or does again.
+  void SetDiskFails(size_t n, bool fails);
+  // Nodes differ in the list, or the model is not as the newest list says. Empty: neither.
+  std::string Undesired();
   // A client on node `n` holds the model by a lease, until it ends.
   void HoldModel(size_t n);
   void EndHolds();
@@ -79,7 +93,7 @@ class RecoverySim {
     uint64_t requests = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
     uint64_t tokens = 0, recoveries = 0, reloads = 0, kept = 0, resumed = 0, doubled = 0,
              strays = 0;
-    uint64_t moves = 0, moves_by_reload = 0, drains = 0, holds = 0;
+    uint64_t moves = 0, moves_by_reload = 0, drains = 0, holds = 0, lists = 0, lost_lists = 0;
     std::map<std::string, uint64_t> failures, refusals;  // by their messages
 
     void Add(const Counts& other);
@@ -97,13 +111,17 @@ class RecoverySim {
     double truth = 1;
     bool has_file = false;
     SimDisk disk;
+    SimStateDisk state_disk;
+    std::vector<std::string> backups;  // of it
     std::unique_ptr<SimHost> host;
     std::unique_ptr<SimCoordinator> coordinator;
     std::unique_ptr<SimGateway> gateway;
   };
 
-  void End(size_t n);              // its process ends, and all that runs in it
-  std::optional<size_t> Leader();  // a node that coordinates and may act
+  void End(size_t n);  // its process ends, and all that runs in it
+  void Acknowledge(size_t n);
+  void ForgetLostLists();
+  std::optional<size_t> Leader(size_t after = 0);  // a node that coordinates and may act
   void CheckBounds();
   static void AddCounts(const Node& node, Counts* counts);
 
@@ -115,7 +133,9 @@ class RecoverySim {
   std::vector<Node> nodes_;
   std::vector<std::shared_ptr<SimClient>> clients_;  // shared with the sources of their output
   std::vector<std::shared_ptr<SimRun>> holds_;       // shared with their calls
-  Counts ended_;                                     // of processes that have ended
+  DesiredVersion acknowledged_;  // the newest that all disks had, and that is not lost with them
+  bool disks_fail_ = false;  // some had a fault: what a list's last node has in memory may be lost
+  Counts ended_;             // of processes that have ended
 };
 
 }  // namespace strata

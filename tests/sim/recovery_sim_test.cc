@@ -43,14 +43,15 @@ TEST(RecoverySim, EveryRequestEndsOnceWithTheRightOutput) {
   EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
   EXPECT_GT(all.moves, 0u);
-  EXPECT_GT(all.moves_by_reload, 0u);
   EXPECT_GT(all.drains, 0u);
   EXPECT_GT(all.holds, 0u);
   EXPECT_GT(all.doubled, 0u);
+  EXPECT_GT(all.lists, 0u);
+  EXPECT_GT(all.lost_lists, 0u);
 }
 
 TEST(RecoverySim, NoRequestFailsWhileTheRestOfTheNodesCanHoldTheModel) {
-  PlayAll({.gentle = true}, 50);
+  EXPECT_GT(PlayAll({.gentle = true}, 50).moves_by_reload, 0u);
 }
 
 // Whether one of the seeds fails with `words`.
@@ -95,6 +96,14 @@ TEST(RecoverySim, NoticesModelsThatOutliveTheirLeases) {
 
 TEST(RecoverySim, NoticesStagesThatNoPlanUses) {
   EXPECT_TRUE(Noticed({.forgets_stale_stages = true}, "a stage that no plan uses stays"));
+}
+
+TEST(RecoverySim, NoticesListsThatAreOnNoDisk) {
+  EXPECT_TRUE(Noticed({.forgets_to_write = true}, "the disk of node"));
+}
+
+TEST(RecoverySim, NoticesModelsThatComeBackAfterAnUnload) {
+  EXPECT_TRUE(Noticed({.forgets_unloads = true}, "a model that is to stay loaded is forgotten"));
 }
 
 TEST(RecoverySim, NoticesQueuesOverTheirBound) {

@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kTickUs = 200'000;
 constexpr int64_t kLeadershipUs = 200'000;
 constexpr int64_t kUnloadTimeoutUs = 1'000'000;
+constexpr int64_t kStoreUs = 2'000'000, kStorePollUs = 20'000;
+constexpr int64_t kWriteUsMax = 40'000, kWriteAgainUs = 60'000'000;
 constexpr absl::Duration kHeldTime = absl::Seconds(10);  // as in coordinator_leadership.cc
 
 }  // namespace
@@ -40,6 +42,15 @@ void SimCoordinator::After(int64_t us, std::function<void()> fn) {
 
 void SimCoordinator::Start() {
   reloads_.Forget();
+  SimStateDisk& disk = *options_.state_disk;
+  const auto opened = store_.Open(disk.file, cluster().IdOf(options_.node).ToHex());
+  if (!opened.ok()) {
+    cluster().Note(absl::StrCat("node ", options_.node, " sets its list aside"));
+    store_.OnSetAside(opened.status(), std::string("aside"));
+    disk.file = absl::NotFoundError("no file");
+  } else if (*opened != nullptr) {
+    cluster().membership(options_.node).OpenDesired(*opened);
+  }
   Tick();
   RunLeadershipLoop();
 }
@@ -97,6 +108,7 @@ void SimCoordinator::RefreshLeadership() {
 
 void SimCoordinator::StepDown() {
   reloads_.Forget();
+  decisions_.Forget();
   std::ranges::move(models_.Clear(), std::back_inserter(lost_));
   reclaimer_.OnMembersChanged();
 }
@@ -118,17 +130,96 @@ void SimCoordinator::Tick() {
   }
   if (live != live_) cluster().SetLive(options_.node, live_ = live);
   RefreshLeadership();
-  PublishDesiredState();
+  FollowDesired();
   RunRecoveryLoop();
 }
 
-void SimCoordinator::PublishDesiredState() {
+void SimCoordinator::FollowDesired() {
   Membership& membership = cluster().membership(options_.node);
-  membership.SetDesiredState(role_.is_leader()
-                                 ? reloads_.DesiredState(models_, membership.desired_state())
-                                 : std::vector<std::string>(),
-                             now_us());
-  cluster().Touch(options_.node);
+  KeepDesired();
+  if (!role_.is_leader() || stopping_) return;
+  knows_members_desired_ = membership.KnowsMembersDesired();
+  if (reloads_.is_unknown()) {
+    followed_ = nullptr;
+    return;
+  }
+  if (auto next = decisions_.Next(*membership.desired())) {
+    (void)membership.ChangeDesired(*std::move(next), now_us());
+    cluster().Touch(options_.node);
+    KeepDesired();
+    followed_ = membership.desired();
+    cluster().Note(absl::StrCat("node ", options_.node,
+                                " changes the list: ", followed_->models.size(), " models, epoch ",
+                                followed_->version.epoch.counter));
+  }
+  if (membership.IsDesiredStored()) decisions_.OnStored();
+  if (followed_ == membership.desired() || membership.LeavesDesiredToAnother(now_us())) return;
+  followed_ = membership.desired();
+  if (options_.forgets_pending_reloads) return;
+  DesiredModels::Followed now = decisions_.Follow(*followed_, kModelsMax, &models_, &reloads_);
+  for (const DeploymentPtr& model : now.unloads) {
+    cluster().Note("a newer list does not have the model");
+    reclaimer_.OnDeploymentEnded(Now());
+    model->Unload(absl::UnavailableError("the model was unloaded"));
+    recovery_.OnRoomMade();
+  }
+  if (now.reloads) recovery_.OnMembersChanged();
+}
+
+// As DesiredStateFile.
+void SimCoordinator::KeepDesired() {
+  Membership& membership = cluster().membership(options_.node);
+  store_.Keep(membership.desired(), cluster().IdOf(options_.node).ToHex());
+  if (!store_.is_due()) return;
+  options_.state_disk->being_written = store_.BeginWrite();
+  After(static_cast<int64_t>(cluster().Random(kWriteUsMax)), [this] {
+    SimStateDisk& disk = *options_.state_disk;
+    std::string bytes = std::exchange(disk.being_written, "");
+    disk.has_failed = disk.has_failed || disk.fails;
+    if (disk.fails) {
+      store_.EndWrite(absl::ResourceExhaustedError("no space left"));
+      After(kWriteAgainUs, [this] { store_.TryAgain(); });
+    } else {
+      if (!options_.forgets_to_write) disk.file = std::move(bytes);
+      store_.EndWrite(absl::OkStatus());
+    }
+    cluster().membership(options_.node).OnDesiredStored(store_.settled(), now_us());
+    cluster().Touch(options_.node);
+    FollowDesired();
+  });
+}
+
+void SimCoordinator::AwaitDesired(std::function<void(bool stored)> then) {
+  FollowDesired();
+  AwaitStored(decisions_.decided(), now_us() + kStoreUs, std::move(then));
+}
+
+void SimCoordinator::AwaitStored(uint64_t decided, int64_t until_us,
+                                 std::function<void(bool stored)> then) {
+  const bool over = stopping_ || !role_.is_leader();
+  if (!over && reloads_.is_unknown()) until_us = now_us() + kStoreUs;
+  const bool stored = !over && decisions_.stored() >= decided &&
+                      cluster().membership(options_.node).IsDesiredStored();
+  if (stored || over || now_us() >= until_us) return then(stored);
+  After(kStorePollUs, [this, decided, until_us, then = std::move(then)]() mutable {
+    AwaitStored(decided, until_us, std::move(then));
+  });
+}
+
+void SimCoordinator::Unload(std::function<void(bool stored)> then) {
+  RefreshLeadership();
+  if (!is_leader() || reloads_.is_unknown()) return then(false);
+  const std::string id = options_.model->file->id();
+  if (!options_.forgets_unloads) decisions_.Drop(id);
+  reloads_.Remove(id);
+  if (const DeploymentPtr there = model(); there != nullptr) {
+    models_.Remove(there);
+    cluster().Note("a person unloads the model");
+    there->Unload(absl::UnavailableError("the model was unloaded"));
+    recovery_.OnRoomMade();
+  }
+  reclaimer_.OnDeploymentEnded(Now());
+  AwaitDesired(std::move(then));
 }
 
 void SimCoordinator::RunLeadershipLoop() {
@@ -139,8 +230,8 @@ void SimCoordinator::RunLeadershipLoop() {
     lost->Unload(AsLeaderChanged(
         absl::UnavailableError("another node coordinates the cluster now; load the model again")));
   }
-  if (role_.may_act() && !could_act_) reclaimer_.OnMayAct();
-  could_act_ = role_.may_act();
+  if (MayReclaim() && !could_act_) reclaimer_.OnMayAct();
+  could_act_ = MayReclaim();
   if (could_act_ && !reclaiming_ && Now() >= reclaimer_.due_at()) {
     reclaiming_ = true;
     reclaimer_.Begin();
@@ -157,11 +248,19 @@ void SimCoordinator::ReclaimStaleStages() {
 }
 
 void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
-  if (stopping_ || !role_.may_act()) return EndReclaim({}, /*learns=*/false, /*made_room=*/false);
+  if (stopping_ || !role_.may_act()) return EndReclaim({}, nullptr, /*made_room=*/false);
   StageInventory loaded;
   loaded.learns = reloads_.is_unknown();
-  loaded.desired_state = cluster().membership(options_.node).desired_state();
   loaded.kept = reloads_.KeptIds(Now());
+  DesiredStatePtr learnt;
+  if (loaded.learns) {
+    const Membership& membership = cluster().membership(options_.node);
+    learnt = membership.desired();
+    if (options_.forgets_pending_reloads || membership.LeavesDesiredToAnother(now_us())) {
+      learnt = NoDesiredState();
+    }
+    for (const auto& [id, origin] : ModelsOf(*learnt)) loaded.kept.insert(id);
+  }
   if (const DeploymentPtr there = model(); there != nullptr) {
     loaded.known.push_back(there->epoch());
     if (!there->serving()) loaded.kept.insert(there->model_id());
@@ -170,11 +269,10 @@ void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
   for (const SimReport::Node& node : report.nodes) loaded.nodes.push_back(node.stages);
   StaleStages stale = FindStaleStages(loaded);
   stale.found_none = stale.found_none && all_reply;
-  if (options_.forgets_pending_reloads) stale.reloads.clear();
   if (options_.forgets_stale_stages) stale.stages.clear();
   for (const std::string& id : stale.held) reloads_.Hold(id, Now() + kHeldTime);
   if (stale.stages.empty()) {
-    return EndReclaim(std::move(stale), loaded.learns, /*made_room=*/false);
+    return EndReclaim(stale, learnt, /*made_room=*/false);
   }
   struct Unloads {
     size_t left = 0;
@@ -192,22 +290,21 @@ void SimCoordinator::OnReclaimReport(const SimReport& report, bool all_reply) {
           cluster.host_of(one.node)->Unload(one.key);
           reply([] {});
         },
-        [this, unloads, stale, learns = loaded.learns, each](bool replied) {
+        [this, unloads, stale, learnt, each](bool replied) {
           unloads->made_room = unloads->made_room || (replied && each.makes_room);
-          if (--unloads->left == 0) EndReclaim(stale, learns, unloads->made_room);
+          if (--unloads->left == 0) EndReclaim(stale, learnt, unloads->made_room);
         },
         /*repeatable=*/true);
   }
 }
 
-void SimCoordinator::EndReclaim(StaleStages stale, bool learns, bool made_room) {
+void SimCoordinator::EndReclaim(const StaleStages& stale, const DesiredStatePtr& learnt,
+                                bool made_room) {
   reclaiming_ = false;
   if (made_room) recovery_.OnRoomMade();
-  reclaimer_.End(stale.found_none && !learns, Now());
-  if (!learns || !role_.is_leader()) return;
-  if (reloads_.Learn(std::move(stale.reloads), models_, kModelsMax)) {
-    recovery_.OnMembersChanged();
-  }
+  reclaimer_.End(stale.found_none && learnt == nullptr, Now());
+  if (learnt == nullptr || !role_.is_leader()) return;
+  if (reloads_.Learn(ModelsOf(*learnt), models_, kModelsMax)) recovery_.OnMembersChanged();
 }
 
 bool SimCoordinator::Wants(const wire::StageStatus& stage) const {

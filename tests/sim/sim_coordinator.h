@@ -1,7 +1,7 @@
 // The coordinator of a simulated node. Its decisions are the product's: LeaderRole, ModelTable,
-// ReloadQueue, RecoverySchedule, DecideRecovery(), LoadRetries, StageReclaimer, NodeDrain,
-// RebalanceSchedule, ModelRebalance, LiveMigration, Deployment with GenerationEngine and Scheduler,
-// the planner, and Membership's view. Their execution is simulated:
+// ReloadQueue, DesiredModels, DesiredStore, RecoverySchedule, DecideRecovery(), LoadRetries,
+// StageReclaimer, NodeDrain, RebalanceSchedule, ModelRebalance, LiveMigration, Deployment with
+// GenerationEngine and Scheduler, the planner, and Membership's view. Their execution is simulated:
 // where coordinator/models/coordinator.h waits on a thread for a response over gRPC, this gets a
 // callback. One model.
 #pragma once
@@ -20,6 +20,8 @@
 #include "coordinator/membership/flap_tracker.h"
 #include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/deployment.h"
+#include "coordinator/models/desired_models.h"
+#include "coordinator/models/desired_store.h"
 #include "coordinator/models/leader_role.h"
 #include "coordinator/models/live_migration.h"
 #include "coordinator/models/load_retries.h"
@@ -34,6 +36,14 @@
 
 namespace strata {
 
+// Where a node keeps the desired state. Outlives its process.
+struct SimStateDisk {
+  absl::StatusOr<std::string> file = absl::NotFoundError("no file");
+  std::string being_written;  // empty: nothing is
+  bool fails = false;         // it takes no more
+  bool has_failed = false;    // to take some
+};
+
 class SimCoordinator {
  public:
   struct Options {
@@ -42,11 +52,14 @@ class SimCoordinator {
     size_t nodes = 0;
     const SimModel* model = nullptr;
     GenerationEngineOptions engine;
+    SimStateDisk* state_disk = nullptr;
     // Break the protocol, to show that it is noticed.
     bool forgets_pending_reloads = false;
     bool forgets_bounds = false;
     bool forgets_leases = false;
     bool forgets_stale_stages = false;
+    bool forgets_to_write = false;
+    bool forgets_unloads = false;
   };
   explicit SimCoordinator(Options options);
   // The process ends without a message to any node.
@@ -65,6 +78,11 @@ class SimCoordinator {
   // A person on `source`'s node loads the model: to stay, or with a lease, which `then` gets; 0: it
   // stays.
   void Load(size_t source, bool hold, std::function<void(absl::StatusOr<uint64_t>)> then);
+  // A person unloads the model. `stored` of these two: all disks have the decision.
+  void Unload(std::function<void(bool stored)> then);
+  void AwaitDesired(std::function<void(bool stored)> then);
+  // The model is to stay: it is loaded, or is tried.
+  bool KeepsModel() const { return !models_.pins().empty() || !reloads_.entries().empty(); }
   bool HasLease(uint64_t lease) const { return models_.HasLease(lease); }
   void Release(uint64_t lease);
   // A person drains the node. `done` may never be called where a process ends.
@@ -127,11 +145,16 @@ class SimCoordinator {
   void RefreshLeadership();
   void StepDown();
   void Tick();
-  void PublishDesiredState();
+  void FollowDesired();
+  void KeepDesired();
+  void AwaitStored(uint64_t decided, int64_t until_us, std::function<void(bool stored)> then);
+  bool MayReclaim() const {
+    return role_.may_act() && (!reloads_.is_unknown() || knows_members_desired_);
+  }
   void RunLeadershipLoop();
   void ReclaimStaleStages();
   void OnReclaimReport(const SimReport& report, bool all_reply);
-  void EndReclaim(StaleStages stale, bool learns, bool made_room);
+  void EndReclaim(const StaleStages& stale, const DesiredStatePtr& learnt, bool made_room);
 
   void StartWork(std::function<void()> job);
   void NextWork();
@@ -178,6 +201,10 @@ class SimCoordinator {
   const Options options_;
   ModelTable models_;
   ReloadQueue reloads_;
+  DesiredModels decisions_;
+  DesiredStore store_;
+  DesiredStatePtr followed_;  // as the product's, as the next
+  bool knows_members_desired_ = false;
   LeaderRole role_;
   RecoverySchedule recovery_;
   RebalanceSchedule rebalance_;

@@ -182,6 +182,13 @@ void SimCoordinator::ReloadNext(std::vector<std::string> ids,
   ids.pop_back();
   LoadNow(reloads_.entries().at(id).request, /*is_recovery=*/true,
           [this, id, ids, then](const absl::StatusOr<uint64_t>& loaded) {
+            const DeploymentPtr there = model();
+            if (loaded.ok() && there != nullptr && !reloads_.entries().contains(id)) {
+              // It was unloaded meanwhile.
+              models_.Remove(there);
+              reclaimer_.OnDeploymentEnded(Now());
+              there->Unload(absl::UnavailableError("the model was unloaded"));
+            }
             reloads_.OnTried(id, loaded.status());
             if (loaded.ok()) {
               ++reload_count_;
@@ -232,7 +239,14 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool is_reco
     bool comes_back = false;
     if (const DeploymentPtr there = model(); there != nullptr) {
       if (there->recovering()) return end(absl::UnavailableError("its layers are placed again"));
-      if (there->serving()) return end(*models_.Join(there, request.hold()));
+      if (there->serving()) {
+        if (is_recovery && !reloads_.entries().contains(request.model_id())) {
+          return end(absl::CancelledError("the model was unloaded"));
+        }
+        const uint64_t lease = *models_.Join(there, request.hold());
+        if (!is_recovery && StaysLoaded(request)) decisions_.Keep(models_.pins().begin()->second);
+        return end(lease);
+      }
       // Failed: it makes room for this.
       comes_back = there->lost_a_stage() && RequeueReload(there->model_id(), there->why());
       models_.Remove(there);
@@ -253,7 +267,11 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool is_reco
       }
       if (!is_recovery && !request.hold()) reloads_.Remove(request.model_id());
       cluster().Note("the model is loaded");
-      end(models_.OnLoaded(*loaded, request.hold()));
+      const uint64_t lease = models_.OnLoaded(*loaded, request.hold());
+      if (!is_recovery && StaysLoaded(request) && !models_.pins().empty()) {
+        decisions_.Keep(models_.pins().begin()->second);
+      }
+      end(lease);
     };
     AfterUnloads([this, loading] { PlanAndDeploy(loading); });
   });

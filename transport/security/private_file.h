@@ -12,7 +12,7 @@
 
 namespace strata {
 
-inline constexpr size_t kPrivateFileBytesMax = 1 << 20;
+inline constexpr size_t kPrivateFileBytesMax = 1280 << 10;
 
 // kNotFound: no such file. kPermissionDenied, with the remedy: others may read or write it, or it
 // belongs to another user. kFailedPrecondition: it is no plain file, or a link to one, or longer

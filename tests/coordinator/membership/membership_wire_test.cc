@@ -31,7 +31,8 @@ Heartbeat Full() {
   details->record = std::make_shared<const NodeRecord>(record);
   details->reaches = {{1, 1}, {2, 2}};
   details->members = {{1, 1}};
-  details->desired_state = {std::string("\0\xff", 2), ""};
+  details->desired = std::make_shared<const DesiredState>(DesiredState{
+      .version = {.epoch = {7, {1, 1}}, .change = 8}, .models = {std::string("\0\xff", 2), ""}});
   HeartbeatBody body;
   body.protocol = kProtocolVersion;
   body.cluster = std::make_shared<const std::string>("home");

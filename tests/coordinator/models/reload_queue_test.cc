@@ -52,7 +52,8 @@ TEST(ReloadQueue, AnEntryStaysUntilItIsLoaded) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is being loaded again")));
   queue.OnTried("a", absl::ResourceExhaustedError("no room on attic"));
   EXPECT_FALSE(queue.MayLoadSoon());
-  EXPECT_TRUE(queue.AnyWantsRoom());
+  EXPECT_TRUE(queue.entries().at("a").MayLoadLater());
+  EXPECT_FALSE(queue.Learn({{"a", Of("/models/a.gguf")}}, kNoModels, 16));  // known, and why not
   EXPECT_THAT(queue.WhyNotHere("a"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no room on attic")));
   EXPECT_TRUE(queue.WhyNotHere("b").ok());
@@ -69,22 +70,6 @@ TEST(ReloadQueue, LearnsOfNoModelThatIsThere) {
   ReloadQueue queue;
   EXPECT_FALSE(queue.Learn({{there->model_id(), Of("/a.gguf")}}, models, 16));
   EXPECT_THAT(queue.entries(), IsEmpty());
-}
-
-TEST(ReloadQueue, TheDesiredStateHasPinsEntriesAndWhatIsInherited) {
-  const ModelTable::DeploymentPtr there = testing::Place().deployment;
-  ModelTable models(0);
-  models.Put(there);
-  models.OnLoaded(there, /*hold=*/false);
-  ReloadQueue queue;
-  queue.Forget();
-  queue.Add("a", Of("/a.gguf"), absl::OkStatus());
-  queue.Add(there->model_id(), Of("/b.gguf"), absl::OkStatus());  // its pin stands for it
-  const std::string pin = models.pins().begin()->second.SerializeAsString();
-  const std::string entry = Of("/a.gguf").SerializeAsString();
-  EXPECT_THAT(queue.DesiredState(models, {"before"}), ElementsAre(pin, entry, "before"));
-  queue.Learn({}, models, 16);
-  EXPECT_THAT(queue.DesiredState(models, {"before"}), ElementsAre(pin, entry));
 }
 
 TEST(ReloadQueue, MatchesOneEntryAndNotSeveral) {

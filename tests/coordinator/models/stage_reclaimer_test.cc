@@ -11,7 +11,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::Key;
 using ::testing::SizeIs;
 
 const SteadyTime kStart = SteadyTime() + absl::Hours(1);
@@ -96,7 +95,6 @@ TEST(FindStaleStages, OnlyThoseOfNoPlanAreStale) {
   EXPECT_EQ(stale.stages[0].stage, 0u);
   EXPECT_TRUE(stale.stages[0].makes_room);
   EXPECT_FALSE(stale.found_none);
-  EXPECT_THAT(stale.reloads, IsEmpty());  // the role is not new
   loaded.nodes[0].erase(loaded.nodes[0].begin());
   EXPECT_TRUE(FindStaleStages(loaded).found_none);
 }
@@ -124,12 +122,10 @@ TEST(FindStaleStages, WhatANextPlanMayKeepStays) {
   EXPECT_FALSE(stale.found_none);
 }
 
-TEST(FindStaleStages, ANewCoordinatorLearnsOfTheModelsOfTheOneBefore) {
+TEST(FindStaleStages, ANewCoordinatorLearnsOfModelsThatCallersHold) {
   StageInventory loaded;
   loaded.learns = true;
-  wire::LoadModelRequest wanted;
-  wanted.set_model_id("not loaded anywhere");
-  loaded.desired_state = {wanted.SerializeAsString(), "\xff\xff", ""};
+  loaded.kept = {"f", "m"};
   wire::StageStatus held = Stage(1, "held");
   wire::LoadModelRequest origin;
   origin.set_model_id("held");
@@ -141,7 +137,6 @@ TEST(FindStaleStages, ANewCoordinatorLearnsOfTheModelsOfTheOneBefore) {
   loaded.nodes = {{silent, held, Stage(1, "m"), Stage(1, "f", wire::StageStatus::FAILED),
                    Stage(1, "u", wire::StageStatus::LOADING)}};
   const StaleStages stale = FindStaleStages(loaded);
-  EXPECT_THAT(stale.reloads, ElementsAre(Key("f"), Key("m"), Key("not loaded anywhere")));
   EXPECT_THAT(stale.held, ElementsAre("held"));
   std::vector<std::string> unloaded;
   for (const StaleStages::Stage& stage : stale.stages) {
