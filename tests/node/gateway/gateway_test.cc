@@ -89,13 +89,13 @@ class GatewayTest : public ::testing::Test {
         loop_.get(), cluster_.get(), coordinator_.get(),
         Gateway::Options{.leadership_time = waits, .requests = {.begin_time = waits}});
     backend_ = std::make_unique<ApiBackend>(gateway_.get(), TemplatePool::Options());
-    api_ = std::make_unique<HttpApi>(
-        backend_.get(), coordinator_.get(),
-        HttpApi::Options{.node_id = "aa",
-                         .node_name = "attic",
-                         .open = {.chat = true, .view = true},
-                         .error_form = OpenAiError},
-        OpenAiRoutes(backend_.get()), [](HttpApi::OnStages then) { std::move(then)({}); });
+    api_ = std::make_unique<HttpApi>(backend_.get(), coordinator_.get(),
+                                     HttpApi::Options{.node_id = "aa",
+                                                      .node_name = "attic",
+                                                      .open = {.chat = true, .view = true},
+                                                      .error_form = OpenAiError},
+                                     OpenAiRoutes(backend_.get()),
+                                     [](HttpApi::OnStages then) { std::move(then)({}); });
     thread_ = std::thread([this] { loop_->Run(); });
   }
   // Serves calls of other nodes and of the command line.
