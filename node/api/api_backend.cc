@@ -20,18 +20,19 @@ constexpr absl::Duration kModelsAge = absl::Seconds(1);
 // context is refused before a stage has spent its time on it.
 constexpr size_t kTokenBytesMax = 512;
 
-// Checks that the tokens which a request names exist. `n_vocab` 0: not known.
+// Checks that a token which a request names exists. `n_vocab` 0: not known.
+absl::Status CheckToken(const char* param, int32_t token, uint32_t n_vocab) {
+  if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
+  return BadParam(param, absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
+}
+
 absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab) {
-  const auto check = [n_vocab](const char* param, int32_t token) {
-    if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
-    return BadParam(param, absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
-  };
   absl::Status status;
   for (const wire::LogitBias& bias : sampler.logit_bias()) {
-    if (status.ok()) status = check("logit_bias", bias.token());
+    if (status.ok()) status = CheckToken("logit_bias", bias.token(), n_vocab);
   }
   for (const int32_t token : sampler.stop_tokens()) {
-    if (status.ok()) status = check("stop_token_ids", token);
+    if (status.ok()) status = CheckToken("stop_token_ids", token, n_vocab);
   }
   return status;
 }
@@ -305,6 +306,26 @@ void ApiBackend::Tokenize(const SharedExchange& exchange, ApiRequest request, On
 }
 
 void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
+void ApiBackend::Detokenize(const SharedExchange& exchange, const std::string& model,
+                            std::vector<int32_t> tokens, OnText then) {
+  const auto detokenize = [this, exchange, tokens = std::move(tokens),
+                           then = std::move(then)](const wire::ModelStatus& named) {
+    for (const int32_t token : tokens) {
+      if (absl::Status status = CheckToken("tokens", token, named.n_vocab()); !status.ok()) {
+        return exchange->Fail(status);
+      }
+    }
+    wire::DetokenizeRequest request;
+    request.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    gateway_->Detokenize(
+        named, std::move(request),
+        [exchange, then](const absl::StatusOr<wire::DetokenizeResponse>& response) {
+          response.ok() ? then(response->text()) : exchange->Fail(response.status());
+        });
+  };
+  WithModel(model, exchange, detokenize);
+}
+
                          std::function<void(CompletionSession::Options)> then) {
   const Call call = {.exchange = std::move(exchange),
                      .request = std::make_shared<const ApiRequest>(std::move(request)),

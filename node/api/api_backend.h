@@ -62,6 +62,10 @@ class ApiBackend {
   // Calls `then` with the tokens of the first prompt, or of the chat as its template renders it.
   using OnTokens = std::function<void(const std::vector<int32_t>& tokens)>;
   void Tokenize(const SharedExchange& exchange, ApiRequest request, OnTokens then);
+  // Calls `then` with the text of the tokens.
+  using OnText = std::function<void(const std::string& text)>;
+  void Detokenize(const SharedExchange& exchange, const std::string& model,
+                  std::vector<int32_t> tokens, OnText then);
 
   // Counts a request that was refused before Generate().
   void CountRefused();

@@ -12,6 +12,7 @@
 #include "node/api/json_body.h"
 #include "node/api/openai/openai_embeddings.h"
 #include "node/api/openai/openai_fields.h"
+#include "node/api/openai/openai_request.h"
 #include "node/api/openai/openai_tools.h"
 #include "node/api/sampler_fields.h"
 
@@ -176,7 +177,12 @@ absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view text) {
   request.parse_special = fields.Bool("parse_special").value_or(true);
   request.no_special = !fields.Bool("add_special").value_or(false);
   if (fields.Bool("with_pieces").value_or(false)) fields.Fail(UnsupportedParam("with_pieces"));
-  const auto content = fields.Text("content");
+  auto content = fields.Text("content");
+  if (!content && fields.Find("prompt") != nullptr) {  // vLLM's
+    content = fields.Text("prompt");
+    request.no_special = !fields.Bool("add_special_tokens").value_or(true);
+  }
+  if (!content && fields.Find("messages") != nullptr) return ParseChat(text);  // vLLM's
   if (!content) fields.Wrong("content", "is missing");
   if (!fields.status().ok()) return fields.status();
   request.prompts.push_back({.text = *content});
@@ -185,6 +191,23 @@ absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view text) {
 
 absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view text) {
   const auto body = JsonBody::Parse(text);
+absl::StatusOr<LlamaDetokenize> ParseLlamaDetokenize(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
+  LlamaDetokenize request = {.model = fields.Text("model").value_or("")};
+  const Json* tokens = fields.Find("tokens");
+  if (tokens == nullptr) {
+    fields.Wrong("tokens", "is missing");
+  } else if (auto list = TokensOf(*tokens)) {
+    request.tokens = *std::move(list);
+  } else if (*tokens != Json::array()) {
+    fields.Wrong("tokens", "must be an array of token ids");
+  }
+  if (!fields.status().ok()) return fields.status();
+  return request;
+}
+
   if (!body.ok()) return body.status();
   FieldReader fields(body->json());
   EmbeddingRequest request;
