@@ -105,6 +105,9 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
         attempt_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
+      case wire::GenerateEvent::kProgress:
+        attempt_->OnProgress(ProgressFromWire(event_.progress()));
+        break;
       case wire::GenerateEvent::kToken:
         attempt_->OnToken(event_.token());
         break;
@@ -213,9 +216,6 @@ void Gateway::TickSoon() {
   });
 }
 
-void Gateway::ListModels(absl::Duration age_max, OnModels done) {
-  absl::StatusOr<Models> now =
-      absl::ResourceExhaustedError("too many calls for the list of models at once");
 std::string Gateway::AddressOf(const std::string& node_id) const {
   const absl::StatusOr<NodeId> node = NodeId::FromHex(node_id);
   if (!node.ok()) return "";
@@ -284,6 +284,9 @@ void Gateway::Detokenize(const wire::ModelStatus& model, wire::DetokenizeRequest
   CallFirstStage(model, std::move(request), method, std::move(done));
 }
 
+void Gateway::ListModels(absl::Duration age_max, OnModels done) {
+  absl::StatusOr<Models> now =
+      absl::ResourceExhaustedError("too many calls for the list of models at once");
   {
     absl::MutexLock lock(mu_);
     if (stopping_) {
