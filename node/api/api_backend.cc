@@ -1,5 +1,6 @@
 #include "node/api/api_backend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -305,7 +306,6 @@ void ApiBackend::Tokenize(const SharedExchange& exchange, ApiRequest request, On
           });
 }
 
-void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
 void ApiBackend::Detokenize(const SharedExchange& exchange, const std::string& model,
                             std::vector<int32_t> tokens, OnText then) {
   const auto detokenize = [this, exchange, tokens = std::move(tokens),
@@ -326,6 +326,7 @@ void ApiBackend::Detokenize(const SharedExchange& exchange, const std::string& m
   WithModel(model, exchange, detokenize);
 }
 
+void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
                          std::function<void(CompletionSession::Options)> then) {
   const Call call = {.exchange = std::move(exchange),
                      .request = std::make_shared<const ApiRequest>(std::move(request)),
@@ -366,7 +367,41 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
     call.exchange->Fail(status);
     return;
   }
+  if (session.request.prompt_tokens_max) {
+    // Shared with the callbacks.
+    CutPrompts(call, model, std::make_shared<CompletionSession::Options>(std::move(session)), 0);
+    return;
+  }
   call.then(std::move(session));
+}
+
+void ApiBackend::CutPrompts(const Call& call, const wire::ModelStatus& model,
+                            const std::shared_ptr<CompletionSession::Options>& session,
+                            size_t next) {
+  ApiRequest& request = session->request;
+  const size_t room = std::max<size_t>(session->n_ctx, 1) - 1;
+  const size_t keep = *request.prompt_tokens_max == 0 ? room : *request.prompt_tokens_max;
+  for (; next < request.prompts.size(); ++next) {
+    ApiPrompt& prompt = request.prompts[next];
+    if (prompt.tokens.empty()) break;
+    if (prompt.tokens.size() <= keep) continue;
+    prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - static_cast<ptrdiff_t>(keep));
+  }
+  if (next == request.prompts.size()) return call.then(std::move(*session));
+  wire::TokenizeRequest tokenize;
+  tokenize.set_text(std::exchange(request.prompts[next].text, {}));
+  tokenize.set_add_special(!session->no_special);
+  tokenize.set_parse_special(session->parse_special);
+  gateway_->Tokenize(
+      model, std::move(tokenize),
+      [this, call, model, session, next](const absl::StatusOr<wire::TokenizeResponse>& response) {
+        if (!response.ok()) return call.exchange->Fail(response.status());
+        if (response->tokens().empty()) return call.exchange->Fail(BadParam("prompt", "is empty"));
+        session->request.prompts[next].tokens.assign(response->tokens().begin(),
+                                                     response->tokens().end());
+        call.exchange->responder->Run(
+            [this, call, model, session, next] { CutPrompts(call, model, session, next); });
+      });
 }
 
 void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,

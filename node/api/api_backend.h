@@ -94,6 +94,9 @@ class ApiBackend {
   void Prepare(const Call& call, const wire::ModelStatus& model, bool fresh);
   void PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,
                    CompletionSession::Options session);
+  // Leaves the last tokens of each prompt from the `next` one on, then goes on with the call.
+  void CutPrompts(const Call& call, const wire::ModelStatus& model,
+                  const std::shared_ptr<CompletionSession::Options>& session, size_t next);
   // A chat template has failed that may have been replaced since.
   void PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
                     const absl::Status& status);

@@ -10,6 +10,7 @@
 #include "node/api/json_body.h"
 #include "node/api/llama/llama_error.h"
 #include "node/api/llama/llama_request.h"
+#include "node/api/openai/openai_response.h"
 #include "node/api/server_sent_events.h"
 #include "transport/base/utf8.h"
 
@@ -114,8 +115,21 @@ std::string LlamaWriter::Piece(const ApiPiece& piece) {
                       {"tokens", IdsOf(piece.tokens)},
                       {"stop", false},
                       {"tokens_predicted", choices_[piece.index].tokens}};
-  if (choices_.size() == 1) json["tokens_evaluated"] = piece.usage.prompt_tokens;
+  if (choices_.size() == 1) {
+    json["tokens_evaluated"] = piece.usage.prompt_tokens;
+    if (answer_.timings_in_pieces) json["timings"] = TimingsOf(piece.usage);
+  }
   if (answer_.n_probs > 0) json["completion_probabilities"] = ProbabilitiesOf(piece.tokens);
+std::string LlamaWriter::Progress(const ApiProgress& progress) {
+  return ServerSentEvent(JsonText({{"index", progress.index},
+                                   {"content", ""},
+                                   {"tokens", OrderedJson::array()},
+                                   {"stop", false},
+                                   {"tokens_predicted", 0},
+                                   {"tokens_evaluated", progress.prompt.prompt_tokens},
+                                   {"prompt_progress", PromptProgressJson(progress)}}));
+}
+
   return ServerSentEvent(JsonText(json));
 }
 

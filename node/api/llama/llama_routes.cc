@@ -34,6 +34,7 @@ void Complete(ApiBackend* backend, bool infill, const SharedExchange& exchange) 
       .is_list = completion->is_list,
       .return_tokens = completion->return_tokens,
       .n_probs = completion->n_probs,
+      .timings_in_pieces = completion->request.timings_in_pieces,
       .settings_json = LlamaSettingsJson(*completion)};
   backend->Generate(exchange, std::move(completion->request),
                     [answer = std::move(answer)](const ApiBackend::ServedModel& model) mutable {
