@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "node/api/json_body.h"
 #include "node/api/metrics.h"
+#include "node/http/content_coding.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -31,6 +32,14 @@ std::string AllowedMethods(const std::vector<const ApiRoute*>& routes) {
   }
   methods.push_back("OPTIONS");
   return absl::StrJoin(methods, ", ");
+}
+
+absl::Status DecodeBody(HttpRequest* request) {
+  auto body = DecodeContent(request->Header("content-encoding"), std::move(request->body),
+                            kHttpBodyBytesMax);
+  if (!body.ok()) return body.status();
+  request->body = *std::move(body);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -141,16 +150,16 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
         ErrorResponse(405, absl::StrCat("this path takes ", allowed), found.error_form);
     response.headers.emplace_back("Allow", allowed);
     responder->Answer(std::move(response));
-  } else if (const absl::string_view coding = exchange->http.Header("content-encoding");
-             !coding.empty() && !absl::EqualsIgnoreCase(coding, "identity")) {
-    if (found.is_generation) backend_->CountRefused();
-    HttpResponse response = ErrorResponse(
-        415, absl::StrCat("Content-Encoding ", coding, " is not supported: send the body as it is"),
-        found.error_form);
-    response.headers.emplace_back("Accept-Encoding", "identity");  // RFC 7694
-    responder->Answer(std::move(response));
-  } else {
+  } else if (absl::Status status = DecodeBody(&exchange->http); status.ok()) {
     found.handle(exchange);
+  } else {
+    if (found.is_generation) backend_->CountRefused();
+    const int http_status = absl::IsUnimplemented(status)       ? 415
+                            : absl::IsResourceExhausted(status) ? 413
+                                                                : HttpStatusOf(status);
+    HttpResponse response = ErrorResponse(http_status, status.message(), found.error_form);
+    response.headers.emplace_back("Accept-Encoding", kContentCodings);  // RFC 7694
+    responder->Answer(std::move(response));
   }
 }
 
