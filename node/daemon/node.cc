@@ -74,6 +74,16 @@ absl::StatusOr<HostPort> ParseHttp(const std::string& value) {
 }
 
 // The address at which programs on this machine reach a server that listens at `listen`.
+// --ollama: a port alone is on the host of --http.
+absl::StatusOr<HostPort> ParseOllama(const NodeOptions& options) {
+  const absl::StatusOr<HostPort> http = ParseHttp(options.http);
+  if (!http.ok()) return http.status();
+  if (auto port = ParseHostPort(absl::StrCat("127.0.0.1:", options.ollama)); port.ok()) {
+    return HostPort{http->host, port->port};
+  }
+  return ParseOption("--ollama", options.ollama);
+}
+
 std::string LocalAddress(const HostPort& listen) {
   return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
 }
@@ -138,6 +148,9 @@ absl::Status Node::Check(const NodeOptions& options) {
   if (options.http.empty()) return absl::OkStatus();
   if (auto http = ParseHttp(options.http); !http.ok()) return http.status();
   return CheckPolicy(options.browsers);
+  if (!options.ollama.empty()) {
+    if (auto ollama = ParseOllama(options); !ollama.ok()) return ollama.status();
+  }
 }
 
 absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
@@ -353,9 +366,9 @@ absl::Status Node::UseTokens(const NodeOptions& options, const std::string& fold
   }
   if (options.ephemeral) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--http ", options.http,
-                     ": clients need a token there, and an ephemeral node stores none; with "
-                     "--no-auth nobody needs one"));
+        absl::StrCat("at ", host,
+                     " clients of the HTTP API need a token, and an ephemeral node stores none; "
+                     "with --no-auth nobody needs one"));
   }
   const std::string path = ApiTokenFilePath(folder);
   const auto tokens = ReadApiTokens(path);
@@ -371,7 +384,15 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (options.http.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> address = ParseHttp(options.http);
   if (!address.ok()) return address.status();
-  if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
+  std::optional<HostPort> ollama;
+  if (!options.ollama.empty()) {
+    const absl::StatusOr<HostPort> parsed = ParseOllama(options);
+    if (!parsed.ok()) return parsed.status();
+    ollama = *parsed;
+  }
+  const bool is_wider = ollama && IsLoopbackHost(address->host);  // perhaps
+  absl::Status tokens = UseTokens(options, folder, is_wider ? ollama->host : address->host);
+  if (!tokens.ok()) return tokens;
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program},
       ModelNaming{.any_model = options.any_model});
@@ -426,12 +447,12 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   api_->SetServer(http_.get());
   http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
                            LocalAddress({address->host, http_->port()}));
-  return options.ollama_port ? ListenOllama(*options.ollama_port, std::move(http))
-                             : absl::OkStatus();
+  return ollama ? ListenOllama(*ollama, std::move(http)) : absl::OkStatus();
 }
 
-absl::Status Node::ListenOllama(uint16_t port, HttpServer::Options http) {
-  http.port = port;
+absl::Status Node::ListenOllama(const HostPort& address, HttpServer::Options http) {
+  http.host = address.host;
+  http.port = address.port;
   http.handler = [handler = std::move(http.handler)](HttpRequest request,
                                                      std::shared_ptr<HttpResponder> responder) {
     if (AnswerOllamaGreeting(request, responder.get())) return;
