@@ -77,8 +77,11 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
   absl::string_view text = exchange->http.Header("authorization");
   if (absl::StartsWithIgnoreCase(text, kScheme)) {
     text.remove_prefix(kScheme.size());
-  } else if (const absl::string_view key = exchange->http.Header("x-api-key"); !key.empty()) {
-    text = key;
+  } else {
+    for (const char* header : {"x-api-key", "x-goog-api-key"}) {
+      const absl::string_view key = exchange->http.Header(header);
+      if (!key.empty()) text = key;
+    }
   }
   ApiTokens::AdmitResult result =
       options_.tokens->Admit({.text = text, .stream = route.is_generation, .now = WallNow()});
@@ -168,7 +171,13 @@ void HttpApi::Health(const SharedExchange& exchange) {
   const Coordinator::Leadership leadership = coordinator_->leadership();
   const bool knows = leadership.mine || !leadership.address.empty();
   nlohmann::ordered_json health = {{"status", knows ? "ok" : "unavailable"}};
-  if (!knows) health["reason"] = "no node coordinates at present";
+  if (!knows) {
+    health["reason"] = "no node coordinates at present";
+    // As llama-server says it.
+    health["error"] = {{"code", 503},
+                       {"message", "no node coordinates at present"},
+                       {"type", "unavailable_error"}};
+  }
   if (options_.tokens == nullptr) {  // else clients without a token would see it
     health["node"] = {{"id", options_.node_id}, {"name", options_.node_name}};
     health["coordinates"] = leadership.mine;

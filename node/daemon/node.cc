@@ -22,6 +22,7 @@
 #include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/gemini/gemini_routes.h"
 #include "node/api/llama/llama_routes.h"
 #include "node/api/ollama/ollama_routes.h"
 #include "node/api/openai/openai_error.h"
@@ -73,7 +74,6 @@ absl::StatusOr<HostPort> ParseHttp(const std::string& value) {
   return ParseOption("--http", value);
 }
 
-// The address at which programs on this machine reach a server that listens at `listen`.
 // --ollama: a port alone is on the host of --http.
 absl::StatusOr<HostPort> ParseOllama(const NodeOptions& options) {
   const absl::StatusOr<HostPort> http = ParseHttp(options.http);
@@ -84,6 +84,7 @@ absl::StatusOr<HostPort> ParseOllama(const NodeOptions& options) {
   return ParseOption("--ollama", options.ollama);
 }
 
+// The address at which programs on this machine reach a server that listens at `listen`.
 std::string LocalAddress(const HostPort& listen) {
   return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
 }
@@ -147,10 +148,10 @@ absl::Status Node::Check(const NodeOptions& options) {
   }
   if (options.http.empty()) return absl::OkStatus();
   if (auto http = ParseHttp(options.http); !http.ok()) return http.status();
-  return CheckPolicy(options.browsers);
   if (!options.ollama.empty()) {
     if (auto ollama = ParseOllama(options); !ollama.ok()) return ollama.status();
   }
+  return CheckPolicy(options.browsers);
 }
 
 absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
@@ -399,7 +400,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   ApiRoutes routes;
   for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
                                        AnthropicRoutes(backend.get()), OllamaRoutes(backend.get()),
-                                       LlamaRoutes(backend.get())}) {
+                                       LlamaRoutes(backend.get()), GeminiRoutes(backend.get())}) {
     std::ranges::move(dialect, std::back_inserter(routes));
   }
   auto api = std::make_unique<HttpApi>(

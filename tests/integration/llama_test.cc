@@ -1,11 +1,12 @@
-// llama-server's own API over a real cluster: two nodes, the demo model over both.
+// llama-server's own API, and Gemini's, over a real cluster: two nodes, the demo model over both.
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/str_split.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -76,7 +77,6 @@ TEST_F(Llama, TokensOfAPromptGiveTheSameCompletion) {
   EXPECT_EQ(list[0]["content"], list[1]["content"]);
   EXPECT_EQ(list[0]["tokens_predicted"], 8);
   EXPECT_EQ(Answer(0, "/tokenize", {{"content", ""}})["tokens"], Json::array());
-}
   // Either node finds the one with the first stage.
   const Json words = Answer(0, "/tokenize", {{"content", "The old captain"}})["tokens"];
   for (const size_t node : {0, 1}) {
@@ -146,6 +146,7 @@ TEST_F(Llama, GeminisMethodsAnswerAlike) {
   const HttpReply wrong = Post(0, path + "dream", ask);
   EXPECT_EQ(wrong.status, 404);
   EXPECT_EQ(Json::parse(wrong.body)["error"]["status"], "NOT_FOUND");
+}
 
 TEST_F(Llama, TellsOfTheModelAndItsTemplate) {
   const Json prompt =
@@ -156,6 +157,14 @@ TEST_F(Llama, TellsOfTheModelAndItsTemplate) {
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 2048) << props;
   EXPECT_EQ(props["total_slots"], 4);
   EXPECT_EQ(props["model_alias"], name_);
+  EXPECT_EQ(props["default_generation_settings"]["params"]["samplers"][0], "penalties");
+  const Json slots = Json::parse(Get(0, "/slots").body, nullptr, false);
+  ASSERT_EQ(slots.size(), 4u) << slots;
+  EXPECT_EQ(slots[3], Json({{"id", 3},
+                            {"id_task", -1},
+                            {"n_ctx", 2048},
+                            {"speculative", false},
+                            {"is_processing", false}}));
   EXPECT_EQ(Get(0, "/v1/health").body, Get(0, "/health").body);
 }
 
@@ -169,8 +178,8 @@ TEST_F(Llama, WrongInputIsRefusedInItsForm) {
   EXPECT_EQ(error_of(Post(0, "/completion", {{"prompt", "a"}, {"model", "nothing"}})),
             "not_found_error");
   EXPECT_EQ(error_of(Post(0, "/tokenize", {{"content", 1}})), "invalid_request_error");
-  EXPECT_EQ(error_of(Post(0, "/detokenize", {{"tokens", {1}}})), "not_supported_error");
-  EXPECT_EQ(error_of(Get(0, "/slots")), "not_supported_error");
+  EXPECT_EQ(error_of(Post(0, "/detokenize", {{"tokens", {1, 99999}}})), "invalid_request_error");
+  EXPECT_EQ(error_of(Post(0, "/props", Json::object())), "not_supported_error");
   std::string words;
   for (int i = 0; i < 3000; ++i) words += "captain ";
   EXPECT_EQ(error_of(Post(0, "/completion", {{"prompt", words}})), "exceed_context_size_error");

@@ -191,8 +191,6 @@ absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view text) {
   return request;
 }
 
-absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view text) {
-  const auto body = JsonBody::Parse(text);
 absl::StatusOr<LlamaDetokenize> ParseLlamaDetokenize(absl::string_view text) {
   const auto body = JsonBody::Parse(text);
   if (!body.ok()) return body.status();
@@ -210,6 +208,8 @@ absl::StatusOr<LlamaDetokenize> ParseLlamaDetokenize(absl::string_view text) {
   return request;
 }
 
+absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
   if (!body.ok()) return body.status();
   FieldReader fields(body->json());
   EmbeddingRequest request;
@@ -223,25 +223,45 @@ absl::StatusOr<LlamaDetokenize> ParseLlamaDetokenize(absl::string_view text) {
 std::string LlamaSettingsJson(const LlamaCompletion& completion) {
   const ApiRequest& request = completion.request;
   const wire::SamplerSettings& sampler = request.sampler;
-  nlohmann::ordered_json json = {{"n_predict", -1},
-                                 {"seed", sampler.seed()},
-                                 {"temperature", sampler.temperature()},
-                                 {"top_k", sampler.top_k()},
-                                 {"top_p", sampler.top_p()},
-                                 {"min_p", sampler.min_p()},
-                                 {"typical_p", sampler.typical_p()},
-                                 {"repeat_last_n", sampler.penalty_last_n()},
-                                 {"repeat_penalty", 1},  // off
-                                 {"presence_penalty", sampler.penalty_presence()},
-                                 {"frequency_penalty", sampler.penalty_frequency()},
-                                 {"mirostat", sampler.mirostat()},
-                                 {"ignore_eos", sampler.ignore_eog()},
-                                 {"stop", request.stops},
-                                 {"n_keep", static_cast<int32_t>(request.keep_tokens)},
-                                 {"n_probs", completion.n_probs},
-                                 {"stream", request.stream}};
+  nlohmann::ordered_json json = {
+      {"n_predict", -1},
+      {"max_tokens", -1},
+      {"seed", sampler.seed()},
+      {"temperature", sampler.temperature()},
+      {"top_k", sampler.top_k()},
+      {"top_p", sampler.top_p()},
+      {"min_p", sampler.min_p()},
+      {"typical_p", sampler.typical_p()},
+      {"top_n_sigma", -1},
+      {"dynatemp_range", 0},
+      {"dynatemp_exponent", 1},
+      {"xtc_probability", sampler.xtc_probability()},
+      {"xtc_threshold", sampler.xtc_threshold()},
+      {"repeat_last_n", sampler.penalty_last_n()},
+      {"repeat_penalty", 1},  // off
+      {"presence_penalty", sampler.penalty_presence()},
+      {"frequency_penalty", sampler.penalty_frequency()},
+      {"dry_multiplier", sampler.dry_multiplier()},
+      {"dry_base", sampler.dry_base()},
+      {"dry_allowed_length", sampler.dry_allowed_length()},
+      {"dry_penalty_last_n", sampler.dry_penalty_last_n()},
+      {"dry_sequence_breakers", std::vector<std::string>(sampler.dry_sequence_breakers().begin(),
+                                                         sampler.dry_sequence_breakers().end())},
+      {"mirostat", sampler.mirostat()},
+      {"mirostat_tau", sampler.mirostat_tau()},
+      {"mirostat_eta", sampler.mirostat_eta()},
+      {"ignore_eos", sampler.ignore_eog()},
+      {"stop", request.stops},
+      {"n_keep", static_cast<int32_t>(request.keep_tokens)},
+      {"min_keep", 0},
+      {"grammar", sampler.grammar()},
+      {"samplers", {"penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"}},
+      {"n_probs", completion.n_probs},
+      {"stream", request.stream}};
   if (sampler.penalty_repeat() != 0) json["repeat_penalty"] = sampler.penalty_repeat();
-  if (request.tokens_max) json["n_predict"] = *request.tokens_max;
+  for (const char* name : {"n_predict", "max_tokens"}) {
+    if (request.tokens_max) json[name] = *request.tokens_max;
+  }
   return json.dump();
 }
 

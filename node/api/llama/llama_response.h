@@ -54,6 +54,9 @@ class LlamaWriter final : public ResponseWriter {
 // where it does not pool.
 std::string LlamaEmbeddingJson(const ApiEmbeddings& embeddings);
 
+// GET /slots.
+std::string LlamaSlotsJson(const wire::ModelStatus& model);
+
 // GET /props.
 std::string LlamaPropsJson(const wire::ModelStatus& model);
 
