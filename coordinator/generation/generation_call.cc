@@ -74,6 +74,10 @@ void GenerationCall::Refuse(absl::Status status) {
   EmitPending();
 }
 
+void GenerationCall::OnProgress(const PromptProgress& progress) {
+  Emit([progress](GenerationListener* sink) { sink->OnProgress(progress); });
+}
+
 void GenerationCall::OnToken(const wire::SampledToken& token) {
   Emit([token](GenerationListener* sink) { sink->OnToken(token); });
 }

@@ -46,6 +46,7 @@ class GenerationCall final : public GenerationListener, public GenerationHandle 
   // The generation does not start. Called instead of Start().
   void Refuse(absl::Status status);
 
+  void OnProgress(const PromptProgress& progress) override;
   void OnToken(const wire::SampledToken& token) override;
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override;
 
@@ -60,8 +61,8 @@ class GenerationCall final : public GenerationListener, public GenerationHandle 
   const std::shared_ptr<GenerationListener> sink_;  // shared with the caller
 
   mutable absl::Mutex mu_;
-  // At most one for each token, one for the start and one for the end. Emitted by one thread at a
-  // time, without the lock.
+  // At most one for each token and each chunk of the prompt, one for the start and one for the end.
+  // Emitted by one thread at a time, without the lock.
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
   bool emitting_ ABSL_GUARDED_BY(mu_) = true;  // nothing is emitted before the start
   StopReason stop_reason_ ABSL_GUARDED_BY(mu_) = StopReason::kNone;

@@ -145,6 +145,8 @@ void GenerationEngine::State::Pump() {
       if (call.event.end) {
         call.listener->OnEnd(std::move(call.event.end->status), call.event.end->reason,
                              call.event.end->usage);
+      } else if (call.event.progress) {
+        call.listener->OnProgress(*call.event.progress);
       } else {
         call.listener->OnToken(call.event.token);
       }

@@ -42,6 +42,8 @@ class GenerationListener {
   // First, if the generation starts at all: the tokens of its prompt. Not from the engine, whose
   // caller has them, but from GenerationCall (generation_call.h).
   virtual void OnStarted(const std::vector<int32_t>& /*prompt*/) {}
+  // Where the request asks for it, and before the first token.
+  virtual void OnProgress(const PromptProgress& /*progress*/) {}
   // The next token of the output. The token that ends a generation is not shown.
   virtual void OnToken(const wire::SampledToken& token) = 0;
   // Exactly once, and last. Not OK: the error; `reason` means nothing then.

@@ -533,6 +533,7 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   generation.shift_context = request.shift_context();
   generation.keep_tokens = request.keep_tokens();
   generation.truncate_prompt = request.truncate_prompt();
+  generation.with_progress = request.with_progress();
   generation.sampler = request.sampler();
   if (request.tokens_size() > 0) {
     generation.prompt.assign(request.tokens().begin(), request.tokens().end());

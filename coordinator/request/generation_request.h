@@ -26,6 +26,7 @@ struct GenerationRequest {
   uint32_t keep_tokens = 0;
 
   bool truncate_prompt = false;  // to the context's length, instead of an error
+  bool with_progress = false;    // of the prompt is reported
 
   // Of a request that was begun elsewhere: the tokens generated there, which are not reported
   // again, and mirostat's running value after each of them. Counted in tokens_max.
@@ -40,6 +41,13 @@ struct StageTotal {
   uint64_t sample_us = 0;
   uint64_t steps = 0;
   uint64_t bytes_in = 0;  // of frames over the link into the stage
+};
+
+// How far a prompt has been processed.
+struct PromptProgress {
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;  // found in a KV cache
+  uint32_t done_tokens = 0;    // those and the ones computed since
 };
 
 struct GenerationUsage {

@@ -204,6 +204,7 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
       r->quarantined = false;
       r->failures = r->failed_at = 0;
     }
+    ReportProgress(r, slice.end);
     if (has_error) {
       End(r->id, FromWire(error->status()), FinishReason::kLength, Leave::kKeep, now_us);
     } else if (token != nullptr) {
@@ -243,6 +244,18 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   } else if (r.kv_length() > facts.n_ctx) {
     ShiftContext(&r);
   }
+}
+
+void Scheduler::Impl::ReportProgress(Request* request, uint32_t done) {
+  Request& r = *request;
+  const bool is_prompt = r.tokens.size() == r.input.prompt.size();
+  if (!r.input.with_progress || !is_prompt || done <= r.reported_done) return;
+  r.reported_done = done;
+  SchedulerEvent& event = events.emplace_back();
+  event.request = r.id;
+  event.progress = {.prompt_tokens = r.usage.prompt_tokens,
+                    .cached_tokens = r.usage.cached_tokens,
+                    .done_tokens = done};
 }
 
 bool Scheduler::Impl::CanShift(const GenerationRequest& request) const {

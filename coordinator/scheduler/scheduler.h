@@ -30,7 +30,8 @@ struct SchedulerEvent {
     GenerationUsage usage;
   };
   uint64_t request = 0;
-  wire::SampledToken token;  // if `end` is empty
+  wire::SampledToken token;  // if the others are empty
+  std::optional<PromptProgress> progress;
   std::optional<End> end;
 };
 

@@ -46,6 +46,8 @@ struct Scheduler::Impl {
     bool quarantined = false;
     uint32_t failures = 0;
     uint32_t failed_at = 0;
+    // Of the prompt, as was reported last; nothing before its first slot.
+    std::optional<uint32_t> reported_done;
     uint32_t pipelines_broken = 0;  // while it ran in them, since its last token
 
     GenerationUsage usage;
@@ -111,6 +113,8 @@ struct Scheduler::Impl {
   void Cancel(uint64_t id, Leave leave, int64_t now_us);
   void TakeResult(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
+  // Reports that the prompt has been processed up to `done`, if that is news.
+  void ReportProgress(Request* request, uint32_t done);
   void TakeTimings(const wire::Result& result, const InFlightStep& flight);
   bool CanShift(const GenerationRequest& request) const;
   // Prompt and output fill the context, which cannot be shifted. The last token of such a sequence

@@ -192,6 +192,7 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
     r.usage.cached_tokens = std::min(place->cached, r.usage.prompt_tokens);
     stats.prompt_tokens += r.usage.prompt_tokens;
     stats.cached_tokens += r.usage.cached_tokens;
+    ReportProgress(&r, r.usage.cached_tokens);
   }
   return true;
 }

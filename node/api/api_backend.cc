@@ -1,5 +1,6 @@
 #include "node/api/api_backend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -20,18 +21,19 @@ constexpr absl::Duration kModelsAge = absl::Seconds(1);
 // context is refused before a stage has spent its time on it.
 constexpr size_t kTokenBytesMax = 512;
 
-// Checks that the tokens which a request names exist. `n_vocab` 0: not known.
+// Checks that a token which a request names exists. `n_vocab` 0: not known.
+absl::Status CheckToken(const char* param, int32_t token, uint32_t n_vocab) {
+  if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
+  return BadParam(param, absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
+}
+
 absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab) {
-  const auto check = [n_vocab](const char* param, int32_t token) {
-    if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
-    return BadParam(param, absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
-  };
   absl::Status status;
   for (const wire::LogitBias& bias : sampler.logit_bias()) {
-    if (status.ok()) status = check("logit_bias", bias.token());
+    if (status.ok()) status = CheckToken("logit_bias", bias.token(), n_vocab);
   }
   for (const int32_t token : sampler.stop_tokens()) {
-    if (status.ok()) status = check("stop_token_ids", token);
+    if (status.ok()) status = CheckToken("stop_token_ids", token, n_vocab);
   }
   return status;
 }
@@ -304,6 +306,26 @@ void ApiBackend::Tokenize(const SharedExchange& exchange, ApiRequest request, On
           });
 }
 
+void ApiBackend::Detokenize(const SharedExchange& exchange, const std::string& model,
+                            std::vector<int32_t> tokens, OnText then) {
+  const auto detokenize = [this, exchange, tokens = std::move(tokens),
+                           then = std::move(then)](const wire::ModelStatus& named) {
+    for (const int32_t token : tokens) {
+      if (absl::Status status = CheckToken("tokens", token, named.n_vocab()); !status.ok()) {
+        return exchange->Fail(status);
+      }
+    }
+    wire::DetokenizeRequest request;
+    request.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    gateway_->Detokenize(
+        named, std::move(request),
+        [exchange, then](const absl::StatusOr<wire::DetokenizeResponse>& response) {
+          response.ok() ? then(response->text()) : exchange->Fail(response.status());
+        });
+  };
+  WithModel(model, exchange, detokenize);
+}
+
 void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
                          std::function<void(CompletionSession::Options)> then) {
   const Call call = {.exchange = std::move(exchange),
@@ -345,7 +367,41 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
     call.exchange->Fail(status);
     return;
   }
+  if (session.request.prompt_tokens_max) {
+    // Shared with the callbacks.
+    CutPrompts(call, model, std::make_shared<CompletionSession::Options>(std::move(session)), 0);
+    return;
+  }
   call.then(std::move(session));
+}
+
+void ApiBackend::CutPrompts(const Call& call, const wire::ModelStatus& model,
+                            const std::shared_ptr<CompletionSession::Options>& session,
+                            size_t next) {
+  ApiRequest& request = session->request;
+  const size_t room = std::max<size_t>(session->n_ctx, 1) - 1;
+  const size_t keep = *request.prompt_tokens_max == 0 ? room : *request.prompt_tokens_max;
+  for (; next < request.prompts.size(); ++next) {
+    ApiPrompt& prompt = request.prompts[next];
+    if (prompt.tokens.empty()) break;
+    if (prompt.tokens.size() <= keep) continue;
+    prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - static_cast<ptrdiff_t>(keep));
+  }
+  if (next == request.prompts.size()) return call.then(std::move(*session));
+  wire::TokenizeRequest tokenize;
+  tokenize.set_text(std::exchange(request.prompts[next].text, {}));
+  tokenize.set_add_special(!session->no_special);
+  tokenize.set_parse_special(session->parse_special);
+  gateway_->Tokenize(
+      model, std::move(tokenize),
+      [this, call, model, session, next](const absl::StatusOr<wire::TokenizeResponse>& response) {
+        if (!response.ok()) return call.exchange->Fail(response.status());
+        if (response->tokens().empty()) return call.exchange->Fail(BadParam("prompt", "is empty"));
+        session->request.prompts[next].tokens.assign(response->tokens().begin(),
+                                                     response->tokens().end());
+        call.exchange->responder->Run(
+            [this, call, model, session, next] { CutPrompts(call, model, session, next); });
+      });
 }
 
 void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,

@@ -62,6 +62,10 @@ class ApiBackend {
   // Calls `then` with the tokens of the first prompt, or of the chat as its template renders it.
   using OnTokens = std::function<void(const std::vector<int32_t>& tokens)>;
   void Tokenize(const SharedExchange& exchange, ApiRequest request, OnTokens then);
+  // Calls `then` with the text of the tokens.
+  using OnText = std::function<void(const std::string& text)>;
+  void Detokenize(const SharedExchange& exchange, const std::string& model,
+                  std::vector<int32_t> tokens, OnText then);
 
   // Counts a request that was refused before Generate().
   void CountRefused();
@@ -90,6 +94,9 @@ class ApiBackend {
   void Prepare(const Call& call, const wire::ModelStatus& model, bool fresh);
   void PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,
                    CompletionSession::Options session);
+  // Leaves the last tokens of each prompt from the `next` one on, then goes on with the call.
+  void CutPrompts(const Call& call, const wire::ModelStatus& model,
+                  const std::shared_ptr<CompletionSession::Options>& session, size_t next);
   // A chat template has failed that may have been replaced since.
   void PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
                     const absl::Status& status);

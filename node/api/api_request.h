@@ -66,10 +66,15 @@ struct ApiRequest {
   std::vector<ApiPrompt> prompts;     // of a completion; at least one
   std::vector<ChatMessage> messages;  // of a chat; at least one
   std::optional<ApiInfill> infill;    // of a completion of texts
-  uint32_t n = 1;                     // choices for each prompt
+  // Of a completion: prompts lose what is before their last tokens, so many; 0: as many as there is
+  // room for.
+  std::optional<uint32_t> prompt_tokens_max;
+  uint32_t n = 1;  // choices for each prompt
   bool stream = false;
   bool include_usage = false;
-  bool usage_in_pieces = false;  // of a stream: each piece has the usage so far
+  bool usage_in_pieces = false;    // of a stream: each piece has the usage so far
+  bool timings_in_pieces = false;  // of a stream: each piece has the times so far
+  bool with_progress = false;      // of a stream: says how far its prompts have been processed
   // Of a chat: the client knows tool calls as OpenAI's older "function_call", one in a message.
   bool calls_functions = false;
   std::optional<uint32_t> tokens_max;  // unset: as far as the context goes
@@ -80,6 +85,11 @@ struct ApiRequest {
   bool parse_special = false;  // of a completion: control tokens in its prompt are read as such
   bool no_special = false;     // of a completion: nothing is put before its prompt
   bool logprobs = false;
+  uint32_t top_logprobs = 0;    // with these: so many of the likeliest tokens at each place
+  bool tokens_as_ids = false;   // with these: "token_id:7" instead of a token's text
+  bool returns_tokens = false;  // pieces have their tokens, and a choice's first piece its prompt's
+  // The log-probabilities of the prompt's tokens, with so many of the likeliest ones at each place.
+  std::optional<uint32_t> prompt_top;
   // At the context's end, where the model can: forget the older half behind `keep_tokens`.
   bool shift_context = false;
   uint32_t keep_tokens = 0;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "coordinator/request/generation_request.h"
 #include "node/http/http_server.h"
 #include "proto/frame.pb.h"
 
@@ -51,11 +52,21 @@ struct ApiPiece {
   std::string stop_string = {};
   std::optional<int32_t> stop_token = {};
   bool logprobs = false;
-  std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: the tokens of `text`
-  std::vector<uint64_t> text_offsets = {};      // of a completion: the character each begins in
+  // With `logprobs`, or where the request wants its tokens: those of `text`.
+  std::vector<wire::SampledToken> tokens = {};
+  std::vector<uint64_t> text_offsets = {};  // of a completion: the character each begins in
   bool begins_prompt = false;  // the first one is a prompt's, and has no log-probability
+  std::vector<int32_t> prompt_tokens = {};            // ApiRequest::returns_tokens
+  std::vector<wire::PromptToken> prompt_scores = {};  // ApiRequest::prompt_top
   std::vector<ApiCallPiece> calls = {};
-  ApiUsage usage = {};  // of the response so far, without its times
+  ApiUsage usage = {};  // of the response so far
+};
+
+// How far a choice's prompt has been processed.
+struct ApiProgress {
+  uint32_t index = 0;  // of the choice
+  PromptProgress prompt;
+  absl::Duration time = absl::ZeroDuration();  // since the request came
 };
 
 // Writes one response in a dialect: as a stream of events, or whole. Not thread-safe.
@@ -66,6 +77,8 @@ class ResponseWriter {
   // The head of a stream; its body may be empty. `firsts`: the choices of which no piece was
   // written yet, each with its index. `usage`: so far, without its times.
   virtual HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) = 0;
+  // Events of a stream whose client asks how far it is; may be empty.
+  virtual std::string Progress(const ApiProgress& /*progress*/) { return ""; }
   // Events of the next piece of a choice; may be empty. Pieces may come before Begin().
   virtual std::string Piece(const ApiPiece& piece) = 0;
   // The last events, once all choices have their finish reason.

@@ -36,7 +36,10 @@ class CompletionSession::Sink final : public GenerationListener {
       : session_(std::move(session)), index_(index) {}
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
-    session_->OnStarted(index_, prompt.size());
+    session_->OnStarted(index_, prompt);
+  }
+  void OnProgress(const PromptProgress& progress) override {
+    session_->OnProgress(index_, progress);
   }
   void OnToken(const wire::SampledToken& token) override { session_->OnToken(index_, token); }
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
@@ -132,6 +135,7 @@ wire::GenerateRequest CompletionSession::NewRequest() const {
   request.set_no_special(options_.no_special);
   request.set_shift_context(api_request.shift_context);
   request.set_keep_tokens(api_request.keep_tokens);
+  request.set_with_progress(api_request.with_progress && api_request.stream);
   *request.mutable_sampler() = api_request.sampler;
   if (!api_request.chat) return request;
   for (std::string& mark : MarksOf(options_.format, api_request.tools.offered())) {
@@ -194,6 +198,7 @@ wire::GenerateRequest CompletionSession::AnswerRequest(size_t index) {
   request.mutable_sampler()->set_seed(request.sampler().seed() + index % options_.request.n);
   const uint32_t tokens_min = options_.request.sampler.tokens_min();
   request.mutable_sampler()->set_tokens_min(tokens_min - std::min(tokens_min, choice.tokens));
+  request.mutable_sampler()->clear_prompt_logprobs();  // they have come
   choice.filter.emplace(FilterOptions());
   choice.reader = NewReader(index, /*begins_answer=*/true);
   choice.next_prompt.reset();
@@ -202,10 +207,11 @@ wire::GenerateRequest CompletionSession::AnswerRequest(size_t index) {
   return request;
 }
 
-void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
+void CompletionSession::OnStarted(size_t index, const std::vector<int32_t>& prompt) {
   absl::MutexLock lock(mu_);
   if (std::exchange(choices_[index].started, true)) return;  // goes on behind a thought
-  if (index % options_.request.n == 0) usage_.prompt_tokens += prompt_tokens;
+  if (index % options_.request.n == 0) usage_.prompt_tokens += prompt.size();
+  if (options_.request.returns_tokens) choices_[index].piece.prompt_tokens = prompt;
   if (++started_ < choices_.size() || !options_.request.stream || over_) return;
   // Until all generations have started, one may still be refused, with a status of its own.
   begun_ = true;
@@ -215,12 +221,22 @@ void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
       firsts.push_back({.index = choice.piece.index,
                         .first = true,
                         .logprobs = choice.piece.logprobs,
+                        .prompt_tokens = std::exchange(choice.piece.prompt_tokens, {}),
                         .usage = usage_});
     }
   }
   HttpResponse head = writer_->Begin(firsts, usage_);
   head.body += std::exchange(pending_, {});
   responder_->Begin(std::move(head));
+}
+
+void CompletionSession::OnProgress(size_t index, const PromptProgress& progress) {
+  absl::MutexLock lock(mu_);
+  // The answer behind a thought has a prompt that is the client's no more.
+  if (over_ || choices_[index].generation > 0) return;
+  WriteEvents(writer_->Progress({.index = static_cast<uint32_t>(index),
+                                 .prompt = progress,
+                                 .time = SteadyTime::Now() - options_.record->since()}));
 }
 
 void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
@@ -230,8 +246,11 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
     Choice& choice = choices_[index];
     if (over_ || choice.ended || choice.complete() || choice.next_prompt) return;
     // A request that is taken over may report its prompt again.
-    if (token.prompt_size() > 0 && !std::exchange(choice.is_echoed, true)) {
-      EchoTokens(&choice, token);
+    if (token.prompt_size() > 0 && !std::exchange(choice.has_prompt_scores, true)) {
+      if (options_.request.echo) EchoTokens(&choice, token);
+      if (options_.request.prompt_top) {
+        choice.piece.prompt_scores.assign(token.prompt().begin(), token.prompt().end());
+      }
     }
     if (token.end_of_generation() || options_.request.tokens_max == 0) return;
     choice.logprob += token.logprob();
@@ -241,7 +260,7 @@ void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
       first_token_ = SteadyTime::Now() - options_.record->since();
       counters_->CountFirstToken(*first_token_);
     }
-    if (options_.request.logprobs) choice.pending.push_back(token);
+    if (has_tokens()) choice.pending.push_back(token);
     OutputPiece piece = ReadPiece(&choice, choice.filter->Add(token.piece()), Last::kNo);
     if (choice.reader != nullptr) FollowThought(index, token.piece(), &piece);
     Append(&choice, std::move(piece));
@@ -432,7 +451,7 @@ void CompletionSession::Append(Choice* choice, OutputPiece next) {
                      .name = std::move(call.name),
                      .arguments = std::move(call.arguments)});
   }
-  if (!options_.request.logprobs) return;
+  if (!has_tokens()) return;
   const size_t shown = choice->filter->tokens_shown() - choice->tokens_shown;
   choice->tokens_shown += shown;
   const auto end = choice->pending.begin() + static_cast<ptrdiff_t>(shown);
@@ -444,32 +463,42 @@ void CompletionSession::Append(Choice* choice, OutputPiece next) {
   choice->pending.erase(choice->pending.begin(), end);
 }
 
+void CompletionSession::WriteEvents(const std::string& events) {
+  if (!begun_) {
+    pending_ += events;
+  } else if (!events.empty()) {
+    responder_->Write(events);
+  }
+}
+
 void CompletionSession::Send(Choice* choice) {
   ApiPiece& piece = choice->piece;
   if (piece.text.empty() && piece.thought.empty() && piece.tokens.empty() &&
       piece.finish_reason.empty() && piece.calls.empty()) {
     return;
   }
-  piece.usage = usage_;
-  const std::string events = writer_->Piece(piece);
-  if (!begun_) {
-    pending_ += events;
-  } else if (!events.empty()) {
-    responder_->Write(events);
-  }
+  piece.usage = options_.request.timings_in_pieces ? UsageNow() : usage_;
+  WriteEvents(writer_->Piece(piece));
   piece.first = piece.begins_prompt = false;
   piece.text.clear();
   piece.thought.clear();
   piece.tokens.clear();
+  piece.prompt_tokens.clear();
   piece.text_offsets.clear();
   piece.calls.clear();
+}
+
+ApiUsage CompletionSession::UsageNow() const {
+  ApiUsage usage = usage_;
+  usage.total = SteadyTime::Now() - options_.record->since();
+  usage.first_token = first_token_.value_or(usage.total);
+  return usage;
 }
 
 void CompletionSession::Complete() {
   over_ = true;
   outcome_ = "ok";
-  usage_.total = SteadyTime::Now() - options_.record->since();
-  usage_.first_token = first_token_.value_or(usage_.total);
+  usage_ = UsageNow();
   if (options_.request.stream) {
     responder_->Write(writer_->End(usage_));
     responder_->End();

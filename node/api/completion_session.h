@@ -83,7 +83,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::vector<wire::SampledToken> pending;  // with logprobs: tokens not shown yet
     size_t tokens_shown = 0;
     bool started = false;
-    bool is_echoed = false;  // EchoTokens()
+    bool has_prompt_scores = false;
     bool ended = false;
     uint32_t tokens = 0;
     std::shared_ptr<GenerationHandle> control;  // until the generation has ended
@@ -101,7 +101,8 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   // Of all choices, but for their prompts.
   wire::GenerateRequest NewRequest() const;
 
-  void OnStarted(size_t index, size_t prompt_tokens);
+  void OnStarted(size_t index, const std::vector<int32_t>& prompt);
+  void OnProgress(size_t index, const PromptProgress& progress);
   void OnToken(size_t index, const wire::SampledToken& token);
   void OnEnd(size_t index, const absl::Status& status, FinishReason reason,
              const GenerationUsage& usage);
@@ -109,6 +110,9 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
 
   using Controls = std::vector<std::shared_ptr<GenerationHandle>>;
   enum class Last { kNo, kEnded, kCut };
+  bool has_tokens() const { return options_.request.logprobs || options_.request.returns_tokens; }
+  // With its times.
+  ApiUsage UsageNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StopStringFilter::Options FilterOptions() const;
   std::unique_ptr<OutputReader> NewReader(size_t index, bool begins_answer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -127,6 +131,8 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   std::vector<ApiPiece> BestChoices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string NewCallId(const ToolPiece::Call& call) const;
   void Append(Choice* choice, OutputPiece next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of a stream; before its head, they wait for it.
+  void WriteEvents(const std::string& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Choice* choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the generations that the caller cancels once it has released the lock.

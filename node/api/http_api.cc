@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "node/api/json_body.h"
 #include "node/api/metrics.h"
+#include "node/http/content_coding.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -32,6 +33,14 @@ std::string AllowedMethods(const std::vector<const ApiRoute*>& routes) {
   }
   methods.push_back("OPTIONS");
   return absl::StrJoin(methods, ", ");
+}
+
+absl::Status DecodeBody(HttpRequest* request) {
+  auto body = DecodeContent(request->Header("content-encoding"), std::move(request->body),
+                            kHttpBodyBytesMax);
+  if (!body.ok()) return body.status();
+  request->body = *std::move(body);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -68,8 +77,11 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
   absl::string_view text = exchange->http.Header("authorization");
   if (absl::StartsWithIgnoreCase(text, kScheme)) {
     text.remove_prefix(kScheme.size());
-  } else if (const absl::string_view key = exchange->http.Header("x-api-key"); !key.empty()) {
-    text = key;
+  } else {
+    for (const char* header : {"x-api-key", "x-goog-api-key"}) {
+      const absl::string_view key = exchange->http.Header(header);
+      if (!key.empty()) text = key;
+    }
   }
   // Clients of other APIs send keys of their own where none is needed.
   if (options_.open.Has(route.scope) && (route.scope == ApiScope::kChat || text.empty())) {
@@ -156,16 +168,16 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
         ErrorResponse(405, absl::StrCat("this path takes ", allowed), found.error_form);
     response.headers.emplace_back("Allow", allowed);
     responder->Answer(std::move(response));
-  } else if (const absl::string_view coding = exchange->http.Header("content-encoding");
-             !coding.empty() && !absl::EqualsIgnoreCase(coding, "identity")) {
-    if (found.is_generation) backend_->CountRefused();
-    HttpResponse response = ErrorResponse(
-        415, absl::StrCat("Content-Encoding ", coding, " is not supported: send the body as it is"),
-        found.error_form);
-    response.headers.emplace_back("Accept-Encoding", "identity");  // RFC 7694
-    responder->Answer(std::move(response));
-  } else {
+  } else if (absl::Status status = DecodeBody(&exchange->http); status.ok()) {
     found.handle(exchange);
+  } else {
+    if (found.is_generation) backend_->CountRefused();
+    const int http_status = absl::IsUnimplemented(status)       ? 415
+                            : absl::IsResourceExhausted(status) ? 413
+                                                                : HttpStatusOf(status);
+    HttpResponse response = ErrorResponse(http_status, status.message(), found.error_form);
+    response.headers.emplace_back("Accept-Encoding", kContentCodings);  // RFC 7694
+    responder->Answer(std::move(response));
   }
 }
 
@@ -174,7 +186,13 @@ void HttpApi::Health(const SharedExchange& exchange) {
   const Coordinator::Leadership leadership = coordinator_->leadership();
   const bool knows = leadership.mine || !leadership.address.empty();
   nlohmann::ordered_json health = {{"status", knows ? "ok" : "unavailable"}};
-  if (!knows) health["reason"] = "no node coordinates at present";
+  if (!knows) {
+    health["reason"] = "no node coordinates at present";
+    // As llama-server says it.
+    health["error"] = {{"code", 503},
+                       {"message", "no node coordinates at present"},
+                       {"type", "unavailable_error"}};
+  }
   if (options_.open.view) {  // else clients without a token would see it
     health["node"] = {{"id", options_.node_id}, {"name", options_.node_name}};
     health["coordinates"] = leadership.mine;

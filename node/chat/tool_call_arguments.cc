@@ -1,6 +1,7 @@
 #include "node/chat/tool_call_arguments.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -61,6 +62,43 @@ std::string ValueOfWord(absl::string_view word) {
   if (word == "None" || word == "null") return "null";
   const Json json = Json::parse(word, nullptr, /*allow_exceptions=*/false);
   return json.is_discarded() ? QuotedJson(word) : std::string(word);
+}
+
+// A list or dictionary as Python writes it, as JSON; nothing where it is none.
+std::optional<std::string> ValueOfPython(absl::string_view text) {
+  text = absl::StripAsciiWhitespace(text);
+  if (text.empty() || !absl::StrContains("[{", text[0])) return std::nullopt;
+  std::string json;
+  char quote = '\0';
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quote != '\0') {
+      const bool is_escape = c == '\\' && i + 1 < text.size();
+      if (c == quote) {
+        json += '"';
+        quote = '\0';
+      } else if (is_escape && text[++i] != '\'') {
+        json += {'\\', text[i]};
+      } else {
+        AppendEscaped(text.substr(i, 1), &json);
+      }
+    } else if (c == '"' || c == '\'') {
+      json += '"';
+      quote = c;
+    } else if (absl::ascii_isupper(static_cast<unsigned char>(c))) {
+      const size_t begin = i;
+      while (i + 1 < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i + 1]))) {
+        ++i;
+      }
+      const absl::string_view word = text.substr(begin, i + 1 - begin);
+      const std::string value = ValueOfWord(word);  // of True, False and None
+      absl::StrAppend(&json, value[0] == '"' ? word : value);
+    } else {
+      json += c == '(' ? '[' : c == ')' ? ']' : c;
+    }
+  }
+  if (!Json::accept(json)) return std::nullopt;
+  return json;
 }
 
 // Passes an object on as it is.
@@ -214,7 +252,8 @@ class TaggedArguments final : public ToolArgumentsReader {
   }
 
   std::string Converted() const {
-    const std::string value = ValueOfWord(value_);
+    std::string value = ValueOfWord(value_);
+    if (value[0] == '"') value = ValueOfPython(value_).value_or(value);
     const bool is_json = value[0] != '"' || value == absl::StripAsciiWhitespace(value_);
     return is_json && (parameter_ == nullptr || parameter_->Takes(value)) ? value
                                                                           : QuotedJson(value_);

@@ -293,10 +293,10 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                            kHttpDefault, ", or a free port if that is taken)"))
           ->type_name("[HOST:]PORT");
   CLI::Option* ollama =
-      verb->add_flag("--ollama{11434}", options->ollama_port,
-                     "The HTTP API listens at this port, too, for clients of Ollama (default: "
-                     "11434, Ollama's own)")
-          ->type_name("[=PORT]");
+      verb->add_flag("--ollama{11434}", options->ollama,
+                     "The HTTP API listens here, too, for clients of Ollama; a port alone is on "
+                     "the host of --http (default: 11434, Ollama's own port)")
+          ->type_name("[=[HOST:]PORT]");
   verb->add_flag("--any-model", options->any_model,
                  "Requests for a model that is not loaded get the only one that is, whatever name "
                  "they have");

@@ -25,6 +25,7 @@
 #include "node/api/anthropic/anthropic_routes.h"
 #include "node/api/api_token_file.h"
 #include "node/api/cross_origin.h"
+#include "node/api/gemini/gemini_routes.h"
 #include "node/api/llama/llama_routes.h"
 #include "node/api/ollama/ollama_routes.h"
 #include "node/api/openai/openai_error.h"
@@ -78,6 +79,16 @@ absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string
 absl::StatusOr<HostPort> ParseHttp(const std::string& value) {
   if (auto port = ParseHostPort(absl::StrCat("127.0.0.1:", value)); port.ok()) return port;
   return ParseOption("--http", value);
+}
+
+// --ollama: a port alone is on the host of --http.
+absl::StatusOr<HostPort> ParseOllama(const NodeOptions& options) {
+  const absl::StatusOr<HostPort> http = ParseHttp(options.http);
+  if (!http.ok()) return http.status();
+  if (auto port = ParseHostPort(absl::StrCat("127.0.0.1:", options.ollama)); port.ok()) {
+    return HostPort{http->host, port->port};
+  }
+  return ParseOption("--ollama", options.ollama);
 }
 
 // The address at which programs on this machine reach a server that listens at `listen`.
@@ -144,6 +155,9 @@ absl::Status Node::Check(const NodeOptions& options) {
   }
   if (options.http.empty()) return absl::OkStatus();
   if (auto http = ParseHttp(options.http); !http.ok()) return http.status();
+  if (!options.ollama.empty()) {
+    if (auto ollama = ParseOllama(options); !ollama.ok()) return ollama.status();
+  }
   return CheckPolicy(options.browsers);
 }
 
@@ -393,9 +407,9 @@ absl::StatusOr<ApiScopes> Node::UseTokens(const NodeOptions& options, const std:
   }
   if (options.ephemeral) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--http ", options.http,
-                     ": clients need a token there, and an ephemeral node stores none; with "
-                     "--no-auth nobody needs one"));
+        absl::StrCat("at ", host,
+                     " clients of the HTTP API need a token, and an ephemeral node stores none; "
+                     "with --no-auth nobody needs one"));
   }
   const auto tokens = ReadApiTokens(path);
   if (!tokens.ok()) return tokens.status();
@@ -438,7 +452,15 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (options.http.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> address = ParseHttp(options.http);
   if (!address.ok()) return address.status();
-  const absl::StatusOr<ApiScopes> open = UseTokens(options, folder, address->host);
+  std::optional<HostPort> ollama;
+  if (!options.ollama.empty()) {
+    const absl::StatusOr<HostPort> parsed = ParseOllama(options);
+    if (!parsed.ok()) return parsed.status();
+    ollama = *parsed;
+  }
+  const bool is_wider = ollama && IsLoopbackHost(address->host);  // perhaps
+  const absl::StatusOr<ApiScopes> open =
+      UseTokens(options, folder, is_wider ? ollama->host : address->host);
   if (!open.ok()) return open.status();
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program},
@@ -446,7 +468,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   ApiRoutes routes;
   for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
                                        AnthropicRoutes(backend.get()), OllamaRoutes(backend.get()),
-                                       LlamaRoutes(backend.get())}) {
+                                       LlamaRoutes(backend.get()), GeminiRoutes(backend.get())}) {
     std::ranges::move(dialect, std::back_inserter(routes));
   }
   std::unique_ptr<ControlApi> control;
@@ -506,12 +528,12 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   api_->SetServer(http_.get());
   http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
                            LocalAddress({address->host, http_->port()}));
-  return options.ollama_port ? ListenOllama(*options.ollama_port, std::move(http))
-                             : absl::OkStatus();
+  return ollama ? ListenOllama(*ollama, std::move(http)) : absl::OkStatus();
 }
 
-absl::Status Node::ListenOllama(uint16_t port, HttpServer::Options http) {
-  http.port = port;
+absl::Status Node::ListenOllama(const HostPort& address, HttpServer::Options http) {
+  http.host = address.host;
+  http.port = address.port;
   http.handler = [handler = std::move(http.handler)](HttpRequest request,
                                                      std::shared_ptr<HttpResponder> responder) {
     if (AnswerOllamaGreeting(request, responder.get())) return;

@@ -64,9 +64,9 @@ struct NodeOptions {
   // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
   std::string http;
   bool http_any_port = false;  // if that port is taken, any other is used
-  // Port at which the HTTP API listens as well, on the same host, for clients of Ollama; 0: any
-  // free one; unset: none. A port that is taken is a warning.
-  std::optional<uint16_t> ollama_port;
+  // [host:]port at which the HTTP API listens as well, for clients of Ollama: a port alone is on
+  // the host of `http`; empty: none. A port that is taken is a warning.
+  std::string ollama;
   bool any_model = false;        // requests for a model that is not loaded get the only one that is
   bool http_no_auth = false;     // no client needs a token, wherever it listens
   std::string http_certificate;  // PEM; the API then uses HTTPS; empty: HTTP
@@ -153,7 +153,7 @@ class Node {
   absl::Status ListenHttp(const NodeOptions& options, const std::string& folder,
                           const std::string& self);
   // Serves the API for Ollama's clients, too. REQUIRES: `http` is that of http_, which listens.
-  absl::Status ListenOllama(uint16_t port, HttpServer::Options http);
+  absl::Status ListenOllama(const HostPort& address, HttpServer::Options http);
   // Sets tokens_ if this node stores any. Returns what clients without a token may do.
   absl::StatusOr<ApiScopes> UseTokens(const NodeOptions& options, const std::string& folder,
                                       const std::string& host);

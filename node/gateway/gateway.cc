@@ -7,6 +7,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
 #include "node/gateway/generation_proto.h"
+#include "proto/node.grpc.pb.h"
 #include "transport/base/steady_time.h"
 #include "transport/rpc/forwarding.h"
 #include "transport/rpc/grpc_channel.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr absl::Duration kListTime = absl::Seconds(5);
 // A request that cannot be finished in this time is cancelled.
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
+constexpr absl::Duration kTextTime = absl::Seconds(10);
 
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
@@ -102,6 +104,9 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
         attempt_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
+      case wire::GenerateEvent::kProgress:
+        attempt_->OnProgress(ProgressFromWire(event_.progress()));
+        break;
       case wire::GenerateEvent::kToken:
         attempt_->OnToken(event_.token());
         break;
@@ -212,6 +217,74 @@ void Gateway::TickSoon() {
         {.delay_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(kRequestTick))},
         [this] { router_.Tick(); });
   });
+}
+
+std::string Gateway::AddressOf(const std::string& node_id) const {
+  const absl::StatusOr<NodeId> node = NodeId::FromHex(node_id);
+  if (!node.ok()) return "";
+  if (*node != cluster_->id()) return cluster_->AddressOf(*node);
+  const std::vector<std::string>& own = cluster_->own_addresses();
+  return own.empty() ? "" : own.front();
+}
+
+template <typename Request, typename Response, typename Method>
+void Gateway::CallFirstStage(const wire::ModelStatus& model, Request request, Method method,
+                             OnResponse<Response> done) {
+  if (model.stages_size() == 0) {
+    return done(absl::UnavailableError("the model is not ready yet"));
+  }
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<wire::Node::Stub> stub;
+    Request request;
+    Response response;
+  };
+  const auto call = std::make_shared<Call>();  // shared with its own callback
+  call->request = std::move(request);
+  call->request.set_stage(0);
+  *call->request.mutable_epoch() = model.epoch();
+  call->context.set_deadline(DeadlineIn(kTextTime));
+  loop_->Post([this, call, method, node_id = model.stages(0).node_id(), done = std::move(done)] {
+    const std::string address = AddressOf(node_id);
+    if (address.empty()) {
+      return done(absl::UnavailableError("no way to the node of the model's first stage is known"));
+    }
+    gate_->Enter();
+    call->stub = wire::Node::NewStub(MakeChannel(address));
+    (call->stub->async()->*method)(
+        &call->context, &call->request, &call->response,
+        [call, done, gate = gate_](const grpc::Status& status) {
+          const absl::Status plain = FromGrpc(status);
+          if (plain.ok()) {
+            done(std::move(call->response));
+          } else if (IsFromPeer(status) && !absl::IsNotFound(plain)) {
+            done(plain);
+          } else {
+            done(absl::UnavailableError(
+                "the node of the model's first stage does not have it now; try again"));
+          }
+          gate->Leave();
+        });
+  });
+}
+
+using FirstStage = wire::Node::StubInterface::async_interface;
+template <typename Request, typename Response>
+using FirstStageMethod = void (FirstStage::*)(grpc::ClientContext*, const Request*, Response*,
+                                              std::function<void(grpc::Status)>);
+
+void Gateway::Tokenize(const wire::ModelStatus& model, wire::TokenizeRequest request,
+                       OnResponse<wire::TokenizeResponse> done) {
+  const FirstStageMethod<wire::TokenizeRequest, wire::TokenizeResponse> method =
+      &FirstStage::Tokenize;
+  CallFirstStage(model, std::move(request), method, std::move(done));
+}
+
+void Gateway::Detokenize(const wire::ModelStatus& model, wire::DetokenizeRequest request,
+                         OnResponse<wire::DetokenizeResponse> done) {
+  const FirstStageMethod<wire::DetokenizeRequest, wire::DetokenizeResponse> method =
+      &FirstStage::Detokenize;
+  CallFirstStage(model, std::move(request), method, std::move(done));
 }
 
 absl::StatusOr<Gateway::Models> Gateway::FetchModels() {

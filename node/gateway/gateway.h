@@ -6,6 +6,7 @@
 // blocks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -82,6 +83,16 @@ class Gateway final : public GenerationSource, private RequestRunner {
     known_models_.Get(age_max, std::move(done));
   }
 
+  // Words to tokens and back, by the node of the model's first stage; the requests' stage and epoch
+  // are set here. Never block; `done` is called on any thread. kUnavailable: the stage is elsewhere
+  // by now, or its node does not answer; kInvalidArgument: as of shard/engine/tokenize.h.
+  template <typename Response>
+  using OnResponse = std::function<void(const absl::StatusOr<Response>&)>;
+  void Tokenize(const wire::ModelStatus& model, wire::TokenizeRequest request,
+                OnResponse<wire::TokenizeResponse> done);
+  void Detokenize(const wire::ModelStatus& model, wire::DetokenizeRequest request,
+                  OnResponse<wire::DetokenizeResponse> done);
+
   std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
 
  private:
@@ -94,6 +105,11 @@ class Gateway final : public GenerationSource, private RequestRunner {
   void DispatchSoon() override;
   void TickSoon() override;
 
+  template <typename Request, typename Response, typename Method>
+  void CallFirstStage(const wire::ModelStatus& model, Request request, Method method,
+                      OnResponse<Response> done);
+  // Loop. Empty: no address of the node is known.
+  std::string AddressOf(const std::string& node_id) const;
   absl::StatusOr<Models> FetchModels();
   absl::StatusOr<Models> FetchModelsOnce();
   absl::StatusOr<KnownModels> FetchKnownModels();

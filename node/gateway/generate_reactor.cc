@@ -16,6 +16,9 @@ class GenerateReactor::Sink final : public GenerationListener {
     event.mutable_started()->set_text(stream_->number_);
     stream_->Put(std::move(event));
   }
+  void OnProgress(const PromptProgress& progress) override {
+    stream_->Put(ProgressToWire(progress));
+  }
   void OnToken(const wire::SampledToken& token) override {
     wire::GenerateEvent event;
     *event.mutable_token() = token;

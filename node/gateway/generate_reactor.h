@@ -57,7 +57,8 @@ class GenerateReactor final : public grpc::ServerWriteReactor<wire::GenerateEven
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish() of gRPC was called
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   wire::GenerateEvent event_ ABSL_GUARDED_BY(mu_);  // being written
-  // At most one for each token of a request: a caller that reads slowly delays no other.
+  // At most one for each token of a request and each chunk of its prompt: a caller that reads
+  // slowly delays no other.
   std::deque<wire::GenerateEvent> events_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -74,6 +74,21 @@ wire::GenerateEvent StartedToWire(const std::vector<int32_t>& prompt) {
   return event;
 }
 
+wire::GenerateEvent ProgressToWire(const PromptProgress& progress) {
+  wire::GenerateEvent event;
+  wire::GenerationProgress* wire = event.mutable_progress();
+  wire->set_prompt_tokens(progress.prompt_tokens);
+  wire->set_cached_tokens(progress.cached_tokens);
+  wire->set_done_tokens(progress.done_tokens);
+  return event;
+}
+
+PromptProgress ProgressFromWire(const wire::GenerationProgress& progress) {
+  return {.prompt_tokens = progress.prompt_tokens(),
+          .cached_tokens = progress.cached_tokens(),
+          .done_tokens = progress.done_tokens()};
+}
+
 wire::GenerateEvent EndedToWire(FinishReason reason, const GenerationUsage& usage) {
   wire::GenerateEvent event;
   wire::GenerationEnded* ended = event.mutable_ended();

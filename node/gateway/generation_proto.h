@@ -11,6 +11,8 @@
 namespace strata {
 
 wire::GenerateEvent StartedToWire(const std::vector<int32_t>& prompt);
+wire::GenerateEvent ProgressToWire(const PromptProgress& progress);
+PromptProgress ProgressFromWire(const wire::GenerationProgress& progress);
 wire::GenerateEvent EndedToWire(FinishReason reason, const GenerationUsage& usage);
 
 // The content of `ended`; the reader counts the tokens itself.

@@ -91,6 +91,10 @@ void RequestAttempt::OnStarted(const std::vector<int32_t>& prompt) {
   request_->output->OnStarted(prompt);
 }
 
+void RequestAttempt::OnProgress(const PromptProgress& progress) {
+  if (request_ != nullptr) request_->output->OnProgress(progress);
+}
+
 void RequestAttempt::OnToken(const wire::SampledToken& token) {
   if (request_ == nullptr) return;
   const ResumableGeneration& output = *request_->output;

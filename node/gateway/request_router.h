@@ -58,6 +58,7 @@ class RequestAttempt final : public GenerationListener {
   void SetSource(const std::shared_ptr<GenerationHandle>& source);
 
   void OnStarted(const std::vector<int32_t>& prompt) override;
+  void OnProgress(const PromptProgress& progress) override;
   void OnToken(const wire::SampledToken& token) override;
   void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override;
   // The connection to the source broke, or was never made.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,12 @@ class ResumableGeneration final : public GenerationListener {
     prompt_ = prompt;
     sink_->OnStarted(prompt);
   }
+  // Drops what the client knows: a later source begins with the prompt again.
+  void OnProgress(const PromptProgress& progress) override {
+    if (!tokens_.empty() || progress.done_tokens <= done_tokens_) return;
+    done_tokens_ = progress.done_tokens;
+    sink_->OnProgress(progress);
+  }
   // Drops a token that the client has. REQUIRES: none is left out.
   void OnToken(const wire::SampledToken& token) override {
     if (token.position() < next_position()) return;
@@ -90,6 +97,7 @@ class ResumableGeneration final : public GenerationListener {
   bool started_ = false;
   std::vector<int32_t> prompt_, tokens_;
   std::vector<float> mirostat_mu_;
+  std::optional<uint32_t> done_tokens_;  // of the prompt, as the client knows
 };
 
 }  // namespace strata

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/log/log.h"
 #include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -412,9 +413,8 @@ void HttpServer::Connection::Flush() {
     }
   }
   if (overflown) {
-    ++core_->dropped;
-    Close();
-    return;
+    return DropSlowReader(
+        absl::StrCat("it is ", kHttpOutboxBytesMax, " bytes of its stream behind"));
   }
   if (writing_) return;
   if (writing_bytes_.empty()) {
@@ -484,13 +484,19 @@ void HttpServer::Connection::OnDrained() {
   WaitRead();
 }
 
+void HttpServer::Connection::DropSlowReader(const std::string& why) {
+  ++core_->dropped;
+  LOG_EVERY_N_SEC(WARNING, 10) << "HTTP API: the connection of " << client_
+                               << " is closed: " << why;
+  Close();
+}
+
 void HttpServer::Connection::CheckDeadlines(SteadyClock::time_point now) {
   const bool slow_writer = deadline_ && now >= *deadline_;
   const bool slow_reader = (write_deadline_ && now >= *write_deadline_) ||
                            (answer_deadline_ && now >= *answer_deadline_);
   if (slow_reader) {
-    ++core_->dropped;
-    Close();
+    DropSlowReader("it reads its response too slowly, or not at all");
   } else if (slow_writer && (state_ == State::kHeader || state_ == State::kBody)) {
     ++core_->dropped;
     Refuse(408, "the request takes too long to arrive");

@@ -147,6 +147,8 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
     WaitRead();
   }
   void Close();
+  // Its response would take memory without end, and a slot that others wait for.
+  void DropSlowReader(const std::string& why);
   void CheckDeadlines(std::chrono::steady_clock::time_point now);
   // Writes the responders' bytes.
   void Flush();

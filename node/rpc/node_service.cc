@@ -226,4 +226,14 @@ grpc::ServerUnaryReactor* NodeService::ListLocalModels(grpc::CallbackServerConte
   return reactor;
 }
 
+grpc::ServerUnaryReactor* NodeService::Detokenize(grpc::CallbackServerContext* context,
+                                                  const wire::DetokenizeRequest* request,
+                                                  wire::DetokenizeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kTokenizeLimit)] {
+    host_->Detokenize(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
 }  // namespace strata

@@ -69,6 +69,9 @@ class NodeService final : public wire::Node::CallbackService {
   grpc::ServerUnaryReactor* ListLocalModels(grpc::CallbackServerContext* context,
                                             const wire::ListLocalModelsRequest* request,
                                             wire::ListLocalModelsResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const wire::DetokenizeRequest* request,
+                                       wire::DetokenizeResponse* response) override;
 
  private:
   // `address` with the host by which this node reaches the node with that id, where known. Loop.

@@ -77,6 +77,8 @@ class StageHost {
                   const Context& context, Done done);
   void Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
                 const Context& context, Done done);
+  void Detokenize(const wire::DetokenizeRequest* request, wire::DetokenizeResponse* response,
+                  const Context& context, Done done);
   // Also forgets a stage that failed. OK when there is no such stage.
   void Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
               const Context& context, Done done);

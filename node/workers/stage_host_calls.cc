@@ -114,6 +114,13 @@ void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeRes
           &Async::Tokenize, std::move(done));
 }
 
+void StageHost::Detokenize(const wire::DetokenizeRequest* request,
+                           wire::DetokenizeResponse* response, const Context& context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context,
+          &Async::Detokenize, std::move(done));
+}
+
 void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
                        const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());

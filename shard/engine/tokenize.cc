@@ -1,10 +1,13 @@
 #include "shard/engine/tokenize.h"
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "llama.h"
+#include "shard/sampling/token_piece.h"
 
 namespace strata {
 
@@ -36,6 +39,29 @@ absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
     tokens.resize(static_cast<size_t>(-static_cast<int64_t>(n)));
   }
   return absl::InvalidArgumentError("libllama could not tokenize the text");
+}
+
+absl::StatusOr<wire::DetokenizeResponse> DetokenizeTokens(const llama_vocab* vocab,
+                                                          const wire::DetokenizeRequest& request) {
+  if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) {
+    return absl::InvalidArgumentError("the model has no tokenizer");
+  }
+  const int32_t n_vocab = llama_vocab_n_tokens(vocab);
+  std::string text;
+  for (const int32_t token : request.tokens()) {
+    if (token < 0 || token >= n_vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
+    }
+    text += TokenPiece(vocab, token, /*special=*/true);
+    if (text.size() > kTokenizeBytesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the tokens' text has more than ", kTokenizeBytesMax, " bytes"));
+    }
+  }
+  wire::DetokenizeResponse response;
+  response.set_text(std::move(text));
+  return response;
 }
 
 }  // namespace strata

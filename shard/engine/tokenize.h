@@ -1,4 +1,5 @@
-// Text to tokens, by libllama's tokenizer. Used by the compute thread of a stage with a vocabulary.
+// Text to tokens and back, by libllama's tokenizer. Used by the compute thread of a stage with a
+// vocabulary.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -16,5 +17,10 @@ inline constexpr size_t kTokenizeBytesMax = 16u << 20;
 absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
                                                     const wire::TokenizeRequest& request,
                                                     uint32_t n_ctx_train);
+
+// The texts of the tokens, one behind the other; control tokens have their name.
+// kInvalidArgument: there is no such token, or the model has no tokenizer.
+absl::StatusOr<wire::DetokenizeResponse> DetokenizeTokens(const llama_vocab* vocab,
+                                                          const wire::DetokenizeRequest& request);
 
 }  // namespace strata

@@ -107,6 +107,9 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const wire::TokenizeRequest* request,
                                      wire::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const wire::DetokenizeRequest* request,
+                                       wire::DetokenizeResponse* response) override;
   grpc::ServerUnaryReactor* MoveCaches(grpc::CallbackServerContext* context,
                                        const wire::MoveCachesRequest* request,
                                        wire::MoveCachesResponse* response) override;
@@ -127,6 +130,11 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   // kNotFound: no such stage here.
   absl::StatusOr<std::shared_ptr<StageServer>> FindStage(const wire::Epoch& epoch, uint32_t stage);
+  // Answers with what `answers` makes of the loaded stage, on its compute thread.
+  template <typename Request, typename Response, typename Answers>
+  grpc::ServerUnaryReactor* WithVocabulary(grpc::CallbackServerContext* context,
+                                           const Request* request, Response* response,
+                                           Answers answers);
   // Removes and returns the loaded stage that `spec` reuses; null: there is no such stage.
   std::shared_ptr<StageServer> TakeReusedStage(const wire::StageSpec& spec)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -365,13 +373,14 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
   return reactor;
 }
 
-grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext* context,
-                                                     const wire::TokenizeRequest* request,
-                                                     wire::TokenizeResponse* response) {
+template <typename Request, typename Response, typename Answers>
+grpc::ServerUnaryReactor* WorkerServerImpl::WithVocabulary(grpc::CallbackServerContext* context,
+                                                           const Request* request,
+                                                           Response* response, Answers answers) {
   auto stage = FindStage(request->epoch(), request->stage());
   if (!stage.ok()) return Answer(context, stage.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Status posted = (*stage)->Post([context, reactor, request, response](Stage* loaded) {
+  const absl::Status posted = (*stage)->Post([context, reactor, response, answers](Stage* loaded) {
     absl::Status status;
     if (context->IsCancelled()) {
       status = absl::CancelledError("the call was cancelled");
@@ -380,14 +389,30 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext
     } else if (loaded->vocab() == nullptr) {
       status = absl::FailedPreconditionError("a stage in the middle has no vocabulary");
     } else {
-      auto tokens = TokenizeText(loaded->vocab(), *request, loaded->facts().n_ctx_train);
-      status = tokens.status();
-      if (tokens.ok()) *response = *std::move(tokens);
+      auto answer = answers(loaded);
+      status = answer.status();
+      if (answer.ok()) *response = *std::move(answer);
     }
     reactor->Finish(ToGrpc(status));
   });
   if (!posted.ok()) reactor->Finish(ToGrpc(posted));
   return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext* context,
+                                                     const wire::TokenizeRequest* request,
+                                                     wire::TokenizeResponse* response) {
+  return WithVocabulary(context, request, response, [request](Stage* loaded) {
+    return TokenizeText(loaded->vocab(), *request, loaded->facts().n_ctx_train);
+  });
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::Detokenize(grpc::CallbackServerContext* context,
+                                                       const wire::DetokenizeRequest* request,
+                                                       wire::DetokenizeResponse* response) {
+  return WithVocabulary(context, request, response, [request](Stage* loaded) {
+    return DetokenizeTokens(loaded->vocab(), *request);
+  });
 }
 
 grpc::ServerUnaryReactor* WorkerServerImpl::MoveCaches(grpc::CallbackServerContext* context,

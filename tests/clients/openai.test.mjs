@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import net from 'node:net';
 import { test } from 'node:test';
+import zlib from 'node:zlib';
 import OpenAI from 'openai';
 import { clientOf, eventually, metric, model, nobodyRuns, urls } from './cluster.mjs';
 
@@ -55,6 +56,19 @@ for (const [at, url] of urls.entries()) {
     assert.equal(again.choices[0].text, first.choices[0].text);
     const other = await client.completions.create(ask({ seed: 8 }));
     assert.notEqual(other.choices[0].text, first.choices[0].text);
+  });
+
+  test(name('takes a body that the client compresses'), async () => {
+    const plain = await client.completions.create(ask({ max_tokens: 4 }));
+    const body = JSON.stringify(ask({ max_tokens: 4 }));
+    const coders = { gzip: zlib.gzipSync, deflate: zlib.deflateSync, zstd: zlib.zstdCompressSync };
+    for (const [coding, code] of Object.entries(coders)) {
+      if (!code) continue; // Node 22.15 has the last one
+      const headers = { 'content-type': 'application/json', 'content-encoding': coding };
+      const reply = await fetch(`${url}/v1/completions`, { method: 'POST', headers, body: code(body) });
+      assert.equal(reply.status, 200, coding);
+      assert.equal((await reply.json()).choices[0].text, plain.choices[0].text);
+    }
   });
 
   test(name('streams what it would answer whole, and the usage'), async () => {

@@ -37,9 +37,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     strata::CheckError(completion.status());
   }
   if (const auto tokenize = strata::ParseLlamaTokenize(body); tokenize.ok()) {
-    Check(tokenize->prompts.size() == 1);
+    Check(tokenize->chat || tokenize->prompts.size() == 1);
   } else {
     strata::CheckError(tokenize.status());
+  }
+  if (const auto detokenize = strata::ParseLlamaDetokenize(body); !detokenize.ok()) {
+    strata::CheckError(detokenize.status());
   }
   if (const auto rerank = strata::ParseLlamaRerank(body); rerank.ok()) {
     const size_t n = rerank->request.documents.size();

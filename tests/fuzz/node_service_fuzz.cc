@@ -195,6 +195,7 @@ const std::vector<fuzz::Method>& Methods() {
       {"/strata.wire.Node/ConnectStage", Parses<wire::ConnectStageRequest>},
       {"/strata.wire.Node/UnloadStage", Parses<wire::UnloadStageRequest>},
       {"/strata.wire.Node/Tokenize", Parses<wire::TokenizeRequest>},
+      {"/strata.wire.Node/Detokenize", Parses<wire::DetokenizeRequest>},
       {"/strata.wire.Node/SetDraining", Parses<wire::SetDrainingRequest>},
       {"/strata.wire.Weights/ShareModel", ParsesTamed<wire::ShareModelRequest, Tame>},
       {"/strata.wire.Weights/DescribeModel", ParsesTamed<wire::DescribeModelRequest, TameId>},

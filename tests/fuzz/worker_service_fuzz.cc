@@ -196,6 +196,7 @@ const std::vector<fuzz::Method>& Methods() {
       {"/strata.wire.Worker/ConnectStage", ParsesTamed<wire::ConnectStageRequest, Tame>},
       {"/strata.wire.Worker/UnloadStage", Parses<wire::UnloadStageRequest>},
       {"/strata.wire.Worker/Tokenize", Parses<wire::TokenizeRequest>},
+      {"/strata.wire.Worker/Detokenize", Parses<wire::DetokenizeRequest>},
       {"/strata.wire.Worker/OfferLink", Parses<wire::OfferLinkRequest>},
       {"/strata.wire.Link/Stream", nullptr, /*answers_max=*/0, Frames},
       {"/strata.wire.Worker/MoveCaches", ParsesTamed<wire::MoveCachesRequest, Tame>},

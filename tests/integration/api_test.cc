@@ -230,15 +230,32 @@ TEST_F(Api, KeepsWhatOtherServersTakeAndRefusesTheRest) {
       1, Ask({{"temperature", 0}, {"stop", third}, {"include_stop_str_in_output", true}}));
   EXPECT_TRUE(absl::EndsWith(shown["choices"][0]["text"].get<std::string>(), third));
   EXPECT_EQ(shown["choices"][0]["stop_reason"], third);
-  const HttpReply refused = Post(0, "/v1/completions", Ask({{"truncate_prompt_tokens", 1}}));
+  const HttpReply refused = Post(0, "/v1/completions", Ask({{"allowed_token_ids", {1}}}));
   EXPECT_EQ(refused.status, 400);
-  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "truncate_prompt_tokens");
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "allowed_token_ids");
+  // More than the context has room for, of which the end is taken.
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "captain ";
+  const Json cut = Completion(1, Ask({{"prompt", words},
+                                      {"max_tokens", 1},
+                                      {"truncate_prompt_tokens", 7},
+                                      {"return_token_ids", true},
+                                      {"prompt_logprobs", 1}}));
+  EXPECT_EQ(cut["usage"]["prompt_tokens"], 7);
+  EXPECT_EQ(cut["choices"][0]["prompt_token_ids"].size(), 7u);
+  EXPECT_EQ(cut["choices"][0]["token_ids"].size(), 1u);
+  const Json& scores = cut["choices"][0]["prompt_logprobs"];
+  ASSERT_EQ(scores.size(), 7u);
+  EXPECT_TRUE(scores[0].is_null());
+  EXPECT_LT(scores[6].begin().value()["logprob"], 0);
   EXPECT_EQ(Post(1, "/v1/completions", Ask({{"stop_token_ids", {99999999}}})).status, 400);
   HttpClient client(ports_[0]);
   EXPECT_TRUE(
       client.Send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                  "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"));
-  EXPECT_EQ(client.Read().status, 415);
+                  "Content-Encoding: br\r\nContent-Length: 2\r\n\r\n{}"));
+  const HttpReply coded = client.Read();
+  EXPECT_EQ(coded.status, 415);
+  EXPECT_EQ(coded.Header("accept-encoding"), "gzip, deflate, zstd");
 }
 
 TEST_F(Api, AnAnswerMeetsItsSchema) {

@@ -64,7 +64,7 @@ class Ollama : public ::strata::testing::TwoNodes {
     ASSERT_TRUE(loaded.is_object()) << loaded;
   }
   std::vector<std::string> NodeArgsOf(size_t node) const override {
-    return node == 0 ? std::vector<std::string>{"--ollama=0", "--any-model"}
+    return node == 0 ? std::vector<std::string>{"--ollama=127.0.0.1:0", "--any-model"}
                      : std::vector<std::string>{};
   }
 
@@ -237,6 +237,11 @@ TEST_F(Ollama, HasAPortOfItsOwnIfAsked) {
   EXPECT_TRUE(ready["node"]["ollama"].is_null());
   EXPECT_TRUE(ready["node"]["http"].is_string());
   EXPECT_TRUE(node.Says("no API at Ollama's port")) << node.err();
+
+  // Beyond this machine clients need tokens, though --http alone would not ask for them.
+  Program open({"node", "--ephemeral", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure",
+                "--http", "0", "--ollama=0.0.0.0:0"});
+  EXPECT_TRUE(open.Says("at 0.0.0.0 clients of the HTTP API need a token")) << open.err();
 }
 
 }  // namespace

@@ -108,6 +108,9 @@ class SimGateway::Events final : public GenerationListener {
       attempt->OnStarted(prompt);
     });
   }
+  void OnProgress(const PromptProgress& progress) override {
+    Send([attempt = attempt_, progress] { attempt->OnProgress(progress); });
+  }
   void OnToken(const wire::SampledToken& token) override {
     Send([attempt = attempt_, token] { attempt->OnToken(token); });
   }

@@ -12,6 +12,7 @@
 #include "node/api/json_body.h"
 #include "node/api/openai/openai_embeddings.h"
 #include "node/api/openai/openai_fields.h"
+#include "node/api/openai/openai_request.h"
 #include "node/api/openai/openai_tools.h"
 #include "node/api/sampler_fields.h"
 
@@ -98,6 +99,8 @@ absl::StatusOr<LlamaCompletion> CompletionOf(JsonBody* body) {
   fields.Fail(CheckApiFields(json, ApiPath::kText));
   request.model = fields.Text("model").value_or("");
   request.stream = fields.Bool("stream").value_or(false);
+  request.with_progress = fields.Bool("return_progress").value_or(false);
+  request.timings_in_pieces = fields.Bool("timings_per_token").value_or(false);
   for (const char* name : {"n", "n_cmpl"}) {
     const auto n = fields.Integer(name, {1, double{kApiChoicesMax}});
     if (n) request.n = static_cast<uint32_t>(*n);
@@ -176,10 +179,32 @@ absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view text) {
   request.parse_special = fields.Bool("parse_special").value_or(true);
   request.no_special = !fields.Bool("add_special").value_or(false);
   if (fields.Bool("with_pieces").value_or(false)) fields.Fail(UnsupportedParam("with_pieces"));
-  const auto content = fields.Text("content");
+  auto content = fields.Text("content");
+  if (!content && fields.Find("prompt") != nullptr) {  // vLLM's
+    content = fields.Text("prompt");
+    request.no_special = !fields.Bool("add_special_tokens").value_or(true);
+  }
+  if (!content && fields.Find("messages") != nullptr) return ParseChat(text);  // vLLM's
   if (!content) fields.Wrong("content", "is missing");
   if (!fields.status().ok()) return fields.status();
   request.prompts.push_back({.text = *content});
+  return request;
+}
+
+absl::StatusOr<LlamaDetokenize> ParseLlamaDetokenize(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  FieldReader fields(body->json());
+  LlamaDetokenize request = {.model = fields.Text("model").value_or("")};
+  const Json* tokens = fields.Find("tokens");
+  if (tokens == nullptr) {
+    fields.Wrong("tokens", "is missing");
+  } else if (auto list = TokensOf(*tokens)) {
+    request.tokens = *std::move(list);
+  } else if (*tokens != Json::array()) {
+    fields.Wrong("tokens", "must be an array of token ids");
+  }
+  if (!fields.status().ok()) return fields.status();
   return request;
 }
 
@@ -198,25 +223,45 @@ absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view text) {
 std::string LlamaSettingsJson(const LlamaCompletion& completion) {
   const ApiRequest& request = completion.request;
   const wire::SamplerSettings& sampler = request.sampler;
-  nlohmann::ordered_json json = {{"n_predict", -1},
-                                 {"seed", sampler.seed()},
-                                 {"temperature", sampler.temperature()},
-                                 {"top_k", sampler.top_k()},
-                                 {"top_p", sampler.top_p()},
-                                 {"min_p", sampler.min_p()},
-                                 {"typical_p", sampler.typical_p()},
-                                 {"repeat_last_n", sampler.penalty_last_n()},
-                                 {"repeat_penalty", 1},  // off
-                                 {"presence_penalty", sampler.penalty_presence()},
-                                 {"frequency_penalty", sampler.penalty_frequency()},
-                                 {"mirostat", sampler.mirostat()},
-                                 {"ignore_eos", sampler.ignore_eog()},
-                                 {"stop", request.stops},
-                                 {"n_keep", static_cast<int32_t>(request.keep_tokens)},
-                                 {"n_probs", completion.n_probs},
-                                 {"stream", request.stream}};
+  nlohmann::ordered_json json = {
+      {"n_predict", -1},
+      {"max_tokens", -1},
+      {"seed", sampler.seed()},
+      {"temperature", sampler.temperature()},
+      {"top_k", sampler.top_k()},
+      {"top_p", sampler.top_p()},
+      {"min_p", sampler.min_p()},
+      {"typical_p", sampler.typical_p()},
+      {"top_n_sigma", -1},
+      {"dynatemp_range", 0},
+      {"dynatemp_exponent", 1},
+      {"xtc_probability", sampler.xtc_probability()},
+      {"xtc_threshold", sampler.xtc_threshold()},
+      {"repeat_last_n", sampler.penalty_last_n()},
+      {"repeat_penalty", 1},  // off
+      {"presence_penalty", sampler.penalty_presence()},
+      {"frequency_penalty", sampler.penalty_frequency()},
+      {"dry_multiplier", sampler.dry_multiplier()},
+      {"dry_base", sampler.dry_base()},
+      {"dry_allowed_length", sampler.dry_allowed_length()},
+      {"dry_penalty_last_n", sampler.dry_penalty_last_n()},
+      {"dry_sequence_breakers", std::vector<std::string>(sampler.dry_sequence_breakers().begin(),
+                                                         sampler.dry_sequence_breakers().end())},
+      {"mirostat", sampler.mirostat()},
+      {"mirostat_tau", sampler.mirostat_tau()},
+      {"mirostat_eta", sampler.mirostat_eta()},
+      {"ignore_eos", sampler.ignore_eog()},
+      {"stop", request.stops},
+      {"n_keep", static_cast<int32_t>(request.keep_tokens)},
+      {"min_keep", 0},
+      {"grammar", sampler.grammar()},
+      {"samplers", {"penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"}},
+      {"n_probs", completion.n_probs},
+      {"stream", request.stream}};
   if (sampler.penalty_repeat() != 0) json["repeat_penalty"] = sampler.penalty_repeat();
-  if (request.tokens_max) json["n_predict"] = *request.tokens_max;
+  for (const char* name : {"n_predict", "max_tokens"}) {
+    if (request.tokens_max) json[name] = *request.tokens_max;
+  }
   return json.dump();
 }
 

@@ -27,8 +27,16 @@ absl::StatusOr<LlamaCompletion> ParseLlamaCompletion(absl::string_view body);
 // "input_suffix" and other files, "input_extra". Errors as of ParseLlamaCompletion().
 absl::StatusOr<LlamaCompletion> ParseLlamaInfill(absl::string_view body);
 
-// The body of /tokenize: a completion whose prompt is the content, which may be empty.
+// The body of /tokenize: a completion whose prompt is the content, which may be empty; or vLLM's
+// "prompt" or "messages".
 absl::StatusOr<ApiRequest> ParseLlamaTokenize(absl::string_view body);
+
+// The body of /detokenize, which is vLLM's, too.
+struct LlamaDetokenize {
+  std::string model;            // empty: the only one
+  std::vector<int32_t> tokens;  // may be empty
+};
+absl::StatusOr<LlamaDetokenize> ParseLlamaDetokenize(absl::string_view body);
 
 // The body of /embedding: "content" or "input".
 absl::StatusOr<EmbeddingRequest> ParseLlamaEmbedding(absl::string_view body);

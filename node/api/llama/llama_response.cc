@@ -10,8 +10,10 @@
 #include "node/api/json_body.h"
 #include "node/api/llama/llama_error.h"
 #include "node/api/llama/llama_request.h"
+#include "node/api/openai/openai_response.h"
 #include "node/api/server_sent_events.h"
 #include "transport/base/utf8.h"
+#include "transport/base/version.h"
 
 namespace strata {
 namespace {
@@ -61,6 +63,15 @@ OrderedJson TimingsOf(const ApiUsage& usage) {
   return timings;
 }
 
+// Which request has which slot, and what it says, is not told.
+OrderedJson SlotOf(const wire::ModelStatus& model, uint32_t id, bool is_processing) {
+  return {{"id", id},
+          {"id_task", is_processing ? static_cast<int64_t>(id) : -1},
+          {"n_ctx", model.n_ctx()},
+          {"speculative", false},
+          {"is_processing", is_processing}};
+}
+
 }  // namespace
 
 void LlamaWriter::Count(const ApiPiece& piece) {
@@ -106,6 +117,16 @@ HttpResponse LlamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
   return EventStream();
 }
 
+std::string LlamaWriter::Progress(const ApiProgress& progress) {
+  return ServerSentEvent(JsonText({{"index", progress.index},
+                                   {"content", ""},
+                                   {"tokens", OrderedJson::array()},
+                                   {"stop", false},
+                                   {"tokens_predicted", 0},
+                                   {"tokens_evaluated", progress.prompt.prompt_tokens},
+                                   {"prompt_progress", PromptProgressJson(progress)}}));
+}
+
 std::string LlamaWriter::Piece(const ApiPiece& piece) {
   Count(piece);
   if (piece.text.empty() && piece.tokens.empty()) return "";
@@ -114,7 +135,10 @@ std::string LlamaWriter::Piece(const ApiPiece& piece) {
                       {"tokens", IdsOf(piece.tokens)},
                       {"stop", false},
                       {"tokens_predicted", choices_[piece.index].tokens}};
-  if (choices_.size() == 1) json["tokens_evaluated"] = piece.usage.prompt_tokens;
+  if (choices_.size() == 1) {
+    json["tokens_evaluated"] = piece.usage.prompt_tokens;
+    if (answer_.timings_in_pieces) json["timings"] = TimingsOf(piece.usage);
+  }
   if (answer_.n_probs > 0) json["completion_probabilities"] = ProbabilitiesOf(piece.tokens);
   return ServerSentEvent(JsonText(json));
 }
@@ -151,6 +175,14 @@ std::string LlamaEmbeddingJson(const ApiEmbeddings& embeddings) {
   return JsonText(json);
 }
 
+std::string LlamaSlotsJson(const wire::ModelStatus& model) {
+  OrderedJson slots = OrderedJson::array();
+  for (uint32_t i = 0; i < model.n_seqs(); ++i) {
+    slots.push_back(SlotOf(model, i, /*is_processing=*/i < model.requests_running()));
+  }
+  return JsonText(slots);
+}
+
 std::string LlamaPropsJson(const wire::ModelStatus& model) {
   const std::string name = ValidUtf8(model.name());
   const std::string path = ValidUtf8(model.source().path());
@@ -158,15 +190,21 @@ std::string LlamaPropsJson(const wire::ModelStatus& model) {
   OrderedJson params = OrderedJson::parse(LlamaSettingsJson(*defaults));
   params["seed"] = 4294967295;  // random
   params["n_ctx"] = model.n_ctx();
-  return JsonText(
-      {{"default_generation_settings", {{"n_ctx", model.n_ctx()}, {"params", std::move(params)}}},
-       {"total_slots", model.n_seqs()},
-       {"model_alias", name},
-       {"model_path", path.substr(path.rfind('/') + 1)},  // not where it is
-       {"modalities", {{"vision", false}, {"audio", false}}},
-       {"chat_template", ValidUtf8(model.chat_template())},
-       {"bos_token", ValidUtf8(model.bos_text())},
-       {"eos_token", ValidUtf8(model.eos_text())}});
+  OrderedJson settings = SlotOf(model, /*id=*/0, /*is_processing=*/false);
+  settings["params"] = std::move(params);
+  return JsonText({{"default_generation_settings", std::move(settings)},
+                   {"total_slots", model.n_seqs()},
+                   {"model_alias", name},
+                   {"model_path", path.substr(path.rfind('/') + 1)},  // not where it is
+                   {"modalities", {{"vision", false}, {"audio", false}}},
+                   {"endpoint_slots", true},
+                   {"endpoint_props", false},  // they cannot be changed
+                   {"endpoint_metrics", true},
+                   {"is_sleeping", false},
+                   {"build_info", absl::StrCat("strata-", LocalVersions().strata())},
+                   {"chat_template", ValidUtf8(model.chat_template())},
+                   {"bos_token", ValidUtf8(model.bos_text())},
+                   {"eos_token", ValidUtf8(model.eos_text())}});
 }
 
 }  // namespace strata

@@ -22,12 +22,14 @@ class LlamaWriter final : public ResponseWriter {
     size_t n_choices = 1;  // prompts × n
     bool is_list = false;  // the whole response is an array
     bool return_tokens = false;
-    uint32_t n_probs = 0;       // 0: no probabilities
-    std::string settings_json;  // "generation_settings", without "n_ctx"
+    uint32_t n_probs = 0;            // 0: no probabilities
+    bool timings_in_pieces = false;  // ApiRequest's
+    std::string settings_json;       // "generation_settings", without "n_ctx"
   };
   explicit LlamaWriter(Answer answer) : answer_(std::move(answer)), choices_(answer_.n_choices) {}
 
   HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
+  std::string Progress(const ApiProgress& progress) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;
@@ -51,6 +53,9 @@ class LlamaWriter final : public ResponseWriter {
 // The answer to /embedding: each vector in an array, for there llama-server has one for each token
 // where it does not pool.
 std::string LlamaEmbeddingJson(const ApiEmbeddings& embeddings);
+
+// GET /slots.
+std::string LlamaSlotsJson(const wire::ModelStatus& model);
 
 // GET /props.
 std::string LlamaPropsJson(const wire::ModelStatus& model);

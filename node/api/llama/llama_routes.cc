@@ -34,6 +34,7 @@ void Complete(ApiBackend* backend, bool infill, const SharedExchange& exchange) 
       .is_list = completion->is_list,
       .return_tokens = completion->return_tokens,
       .n_probs = completion->n_probs,
+      .timings_in_pieces = completion->request.timings_in_pieces,
       .settings_json = LlamaSettingsJson(*completion)};
   backend->Generate(exchange, std::move(completion->request),
                     [answer = std::move(answer)](const ApiBackend::ServedModel& model) mutable {
@@ -61,13 +62,31 @@ void Tokenize(ApiBackend* backend, const SharedExchange& exchange) {
     exchange->Fail(request.status());
     return;
   }
-  if (request->prompts[0].text.empty() && request->no_special) {
-    AnswerJson(exchange, {{"tokens", OrderedJson::array()}});
-    return;
+  const auto answer = [exchange](const std::vector<int32_t>& tokens) {
+    AnswerJson(exchange, {{"tokens", tokens}, {"count", tokens.size()}});
+  };
+  if (!request->chat && request->prompts[0].text.empty() && request->no_special) {
+    answer({});
+  } else {
+    backend->Tokenize(exchange, *std::move(request), answer);
   }
-  backend->Tokenize(exchange, *std::move(request), [exchange](const std::vector<int32_t>& tokens) {
-    AnswerJson(exchange, {{"tokens", tokens}});
-  });
+}
+
+// The text as llama-server names it, and as vLLM does.
+void AnswerText(const SharedExchange& exchange, const std::string& text) {
+  AnswerJson(exchange, {{"content", text}, {"prompt", text}});
+}
+
+void Detokenize(ApiBackend* backend, const SharedExchange& exchange) {
+  auto request = ParseLlamaDetokenize(exchange->TakeBody());
+  if (!request.ok()) {
+    exchange->Fail(request.status());
+  } else if (request->tokens.empty()) {
+    AnswerText(exchange, "");
+  } else {
+    backend->Detokenize(exchange, request->model, std::move(request->tokens),
+                        [exchange](const std::string& text) { AnswerText(exchange, text); });
+  }
 }
 
 void ApplyTemplate(ApiBackend* backend, const SharedExchange& exchange) {
@@ -96,6 +115,20 @@ void Rerank(ApiBackend* backend, const SharedExchange& exchange) {
       });
 }
 
+// As Props(); with ?fail_on_no_slot=1 an error where none is idle.
+void Slots(ApiBackend* backend, const SharedExchange& exchange) {
+  backend->WithModel(QueryField(exchange->http.query, "model"), exchange,
+                     [exchange](const wire::ModelStatus& model) {
+                       const bool needs_one =
+                           !QueryField(exchange->http.query, "fail_on_no_slot").empty();
+                       if (needs_one && model.requests_running() >= model.n_seqs()) {
+                         exchange->Fail(503, "no slot available");
+                       } else {
+                         exchange->responder->Answer({.body = LlamaSlotsJson(model)});
+                       }
+                     });
+}
+
 // ?model=NAME, where the cluster has several.
 void Props(ApiBackend* backend, const SharedExchange& exchange) {
   backend->WithModel(QueryField(exchange->http.query, "model"), exchange,
@@ -117,6 +150,8 @@ ApiRoutes LlamaRoutes(ApiBackend* backend) {
   });
   routes.Generation("/tokenize",
                     [backend](const SharedExchange& exchange) { Tokenize(backend, exchange); });
+  routes.Generation("/detokenize",
+                    [backend](const SharedExchange& exchange) { Detokenize(backend, exchange); });
   routes.Generation("/embedding",
                     [backend](const SharedExchange& exchange) { Embed(backend, exchange); });
   for (const char* path : {"/rerank", "/v1/rerank", "/reranking", "/v1/reranking"}) {
@@ -126,12 +161,10 @@ ApiRoutes LlamaRoutes(ApiBackend* backend) {
   routes.Post("/apply-template",
               [backend](const SharedExchange& exchange) { ApplyTemplate(backend, exchange); });
   routes.Get("/props", [backend](const SharedExchange& exchange) { Props(backend, exchange); });
-  const auto refuse = [](const char* words) {
-    return [words](const SharedExchange& exchange) { exchange->Fail(501, words); };
-  };
-  routes.Post("/props", refuse("This server does not support changing global properties."));
-  routes.Get("/slots", refuse("This server does not support slots endpoint."));
-  routes.Post("/detokenize", refuse("This server does not support detokenize endpoint."));
+  routes.Get("/slots", [backend](const SharedExchange& exchange) { Slots(backend, exchange); });
+  routes.Post("/props", [](const SharedExchange& exchange) {
+    exchange->Fail(501, "This server does not support changing global properties.");
+  });
   return routes.Take();
 }
 

@@ -25,6 +25,8 @@ constexpr uint32_t kCompletionTokens = 16;  // default of a completion's max_tok
 
 void ReadStream(FieldReader* fields, ApiRequest* request) {
   request->stream = fields->Bool("stream").value_or(false);
+  request->with_progress = fields->Bool("return_progress").value_or(false);
+  request->timings_in_pieces = fields->Bool("timings_per_token").value_or(false);
   const Json* options = fields->Find("stream_options");
   if (options == nullptr) return;
   if (!options->is_object()) {
@@ -82,8 +84,25 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
 
 void EnableLogprobs(ApiRequest* request, uint32_t top) {
   request->logprobs = true;
+  request->top_logprobs = top;
   request->sampler.set_report_logprob(true);
-  request->sampler.set_logprobs(top);
+  request->sampler.set_logprobs(std::max(top, request->sampler.logprobs()));
+}
+
+// llama-server's n_probs, and what vLLM tells of tokens. After the API's own logprobs.
+void ReadTokenDetails(FieldReader* fields, ApiRequest* request) {
+  const auto n_probs = fields->Integer("n_probs", {0, kApiTopLogprobsMax});
+  if (n_probs.value_or(0) > 0 && !request->logprobs) {
+    EnableLogprobs(request, static_cast<uint32_t>(*n_probs));
+  }
+  request->returns_tokens = fields->Bool("return_token_ids").value_or(false);
+  request->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
+  if (const auto top = fields->Integer("prompt_logprobs", {0, kApiTopLogprobsMax})) {
+    if (request->stream) fields->Wrong("prompt_logprobs", "cannot be streamed");
+    request->prompt_top = static_cast<uint32_t>(*top);
+    request->sampler.set_prompt_logprobs(true);
+    request->sampler.set_logprobs(std::max(request->sampler.logprobs(), *request->prompt_top));
+  }
 }
 
 std::optional<ApiPrompt> PromptOf(const Json& json) {
@@ -245,13 +264,19 @@ void ReadTemplate(FieldReader* fields, ApiRequest* request) {
     fields->Wrong("continue_final_message",
                   "needs a last message of the assistant, without tool calls");
   }
-  const Json* variables = fields->Find("chat_template_kwargs");
-  if (variables == nullptr) return;
-  if (!variables->is_object()) {
-    fields->Wrong("chat_template_kwargs", "must be an object");
-    return;
+  Json variables = Json::object();
+  if (const Json* documents = fields->Find("documents")) {
+    if (!documents->is_array()) fields->Wrong("documents", "must be an array");
+    if (!documents->empty()) variables["documents"] = *documents;
   }
-  if (!variables->empty()) request->template_variables = variables->dump();
+  if (const Json* more = fields->Find("chat_template_kwargs")) {
+    if (!more->is_object()) {
+      fields->Wrong("chat_template_kwargs", "must be an object");
+      return;
+    }
+    variables.update(*more);
+  }
+  if (!variables.empty()) request->template_variables = variables.dump();
 }
 
 }  // namespace
@@ -265,6 +290,7 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view text) {
   if (const auto top = fields.Integer("logprobs", {0, kApiTopLogprobsMax})) {
     EnableLogprobs(&request, static_cast<uint32_t>(*top));
   }
+  ReadTokenDetails(&fields, &request);
   request.echo = fields.Bool("echo").value_or(false);
   request.no_special = !fields.Bool("add_special_tokens").value_or(true);
   ReadBestOf(&fields, &request);
@@ -272,8 +298,15 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view text) {
   ReadSuffix(&fields, &request);
   const bool has_tokens = absl::c_any_of(
       request.prompts, [](const ApiPrompt& prompt) { return !prompt.tokens.empty(); });
+  if (const auto last = fields.Integer("truncate_prompt_tokens", {-1, kApiOutputTokensMax})) {
+    if (*last == 0) fields.Wrong("truncate_prompt_tokens", "must be -1, or 1 at least");
+    if (request.infill) fields.Fail(UnsupportedParam("truncate_prompt_tokens", "with suffix"));
+    request.prompt_tokens_max = static_cast<uint32_t>(std::max<int64_t>(*last, 0));
+  }
   // They have the text of tokens, too.
-  request.sampler.set_prompt_logprobs(request.echo && (request.logprobs || has_tokens));
+  if (request.echo && (request.logprobs || has_tokens || request.prompt_tokens_max)) {
+    request.sampler.set_prompt_logprobs(true);
+  }
   if (request.echo && request.infill) fields.Fail(UnsupportedParam("echo", "with suffix"));
   if (!fields.status().ok()) return fields.status();
   return request;
@@ -291,6 +324,7 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view text) {
   const auto top = fields.Integer("top_logprobs", {0, kApiTopLogprobsMax});
   if (top && !logprobs) fields.Wrong("top_logprobs", "needs logprobs to be true");
   if (logprobs) EnableLogprobs(&request, static_cast<uint32_t>(top.value_or(0)));
+  ReadTokenDetails(&fields, &request);
   fields.Fail(ReadTools(json, body->text(), &request));
   CheckTokensMin(request, &fields);
   if (fields.status().ok()) ReadMessages(&fields, &request);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "node/api/json_body.h"
 #include "node/api/openai/openai_error.h"
@@ -25,16 +26,28 @@ OrderedJson BytesOf(const std::string& piece) {
   return bytes;
 }
 
-OrderedJson ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
+// A token's text, or vLLM's form of its id.
+std::string NameOf(const ApiAnswer& answer, int32_t token, const std::string& piece) {
+  return answer.tokens_as_ids ? absl::StrCat("token_id:", token) : piece;
+}
+
+// The likeliest tokens, which come first; at most so many.
+template <typename Token>
+absl::Span<const wire::TokenLogprob* const> TopOf(const Token& token, size_t n) {
+  const auto& top = token.top();
+  return absl::MakeConstSpan(top.data(), std::min<size_t>(n, static_cast<size_t>(top.size())));
+}
+
+OrderedJson ChatLogprobs(const ApiAnswer& answer, const std::vector<wire::SampledToken>& tokens) {
   OrderedJson content = OrderedJson::array();
   for (const wire::SampledToken& token : tokens) {
     OrderedJson top = OrderedJson::array();
-    for (const wire::TokenLogprob& other : token.top()) {
-      top.push_back({{"token", other.piece()},
-                     {"logprob", other.logprob()},
-                     {"bytes", BytesOf(other.piece())}});
+    for (const wire::TokenLogprob* other : TopOf(token, answer.top_logprobs)) {
+      top.push_back({{"token", NameOf(answer, other->token(), other->piece())},
+                     {"logprob", other->logprob()},
+                     {"bytes", BytesOf(other->piece())}});
     }
-    content.push_back({{"token", token.piece()},
+    content.push_back({{"token", NameOf(answer, token.token(), token.piece())},
                        {"logprob", token.logprob()},
                        {"bytes", BytesOf(token.piece())},
                        {"top_logprobs", std::move(top)}});
@@ -42,7 +55,7 @@ OrderedJson ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-OrderedJson CompletionLogprobs(const ApiPiece& piece) {
+OrderedJson CompletionLogprobs(const ApiAnswer& answer, const ApiPiece& piece) {
   OrderedJson pieces = OrderedJson::array(), logprobs = OrderedJson::array(),
               tops = OrderedJson::array();
   // Keys must be UTF-8 already.
@@ -50,7 +63,8 @@ OrderedJson CompletionLogprobs(const ApiPiece& piece) {
     return OrderedJson::parse(JsonText(piece)).get<std::string>();
   };
   for (const wire::SampledToken& token : piece.tokens) {
-    pieces.push_back(token.piece());
+    const std::string name = NameOf(answer, token.token(), token.piece());
+    pieces.push_back(name);
     if (piece.begins_prompt && pieces.size() == 1) {
       logprobs.push_back(nullptr);
       tops.push_back(nullptr);
@@ -58,12 +72,12 @@ OrderedJson CompletionLogprobs(const ApiPiece& piece) {
     }
     logprobs.push_back(token.logprob());
     OrderedJson top = OrderedJson::object();
-    for (const wire::TokenLogprob& other : token.top()) {
-      const std::string key = key_of(other.piece());
-      if (!top.contains(key)) top[key] = other.logprob();
+    for (const wire::TokenLogprob* other : TopOf(token, answer.top_logprobs)) {
+      const std::string key = key_of(NameOf(answer, other->token(), other->piece()));
+      if (!top.contains(key)) top[key] = other->logprob();
     }
     // The sampled token, likely or not; it replaces one that reads alike.
-    top[key_of(token.piece())] = token.logprob();
+    top[key_of(name)] = token.logprob();
     tops.push_back(std::move(top));
   }
   return {{"tokens", std::move(pieces)},
@@ -74,7 +88,43 @@ OrderedJson CompletionLogprobs(const ApiPiece& piece) {
 
 OrderedJson LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
   if (!piece.logprobs) return nullptr;
-  return answer.chat ? ChatLogprobs(piece.tokens) : CompletionLogprobs(piece);
+  return answer.chat ? ChatLogprobs(answer, piece.tokens) : CompletionLogprobs(answer, piece);
+}
+
+// vLLM's: of each place, by token id, the prompt's token and the likeliest ones.
+OrderedJson PromptLogprobs(const ApiAnswer& answer, const std::vector<wire::PromptToken>& prompt) {
+  OrderedJson list = OrderedJson::array();
+  for (const wire::PromptToken& place : prompt) {
+    OrderedJson at = OrderedJson::object();
+    const auto add = [&at](const wire::TokenLogprob& token, OrderedJson rank) {
+      OrderedJson& entry = at[absl::StrCat(token.token())];
+      if (entry.is_null()) {
+        entry = {{"logprob", token.logprob()},
+                 {"rank", std::move(rank)},
+                 {"decoded_token", token.piece()}};
+      }
+    };
+    size_t rank = 0;
+    for (const wire::TokenLogprob* token : TopOf(place, answer.prompt_top)) add(*token, ++rank);
+    add(place.token(), nullptr);  // which rank it has is not known
+    list.push_back(list.empty() ? OrderedJson() : std::move(at));
+  }
+  return list;
+}
+
+// vLLM's: the tokens of a choice, or of a piece of it, and of its prompt. A chat has the prompt's
+// beside its choices.
+void AddTokens(const ApiAnswer& answer, const ApiPiece& piece, OrderedJson* choice,
+               OrderedJson* frame) {
+  OrderedJson& with_prompt = answer.chat ? *frame : *choice;
+  if (!piece.prompt_scores.empty() && !with_prompt.contains("prompt_logprobs")) {
+    with_prompt["prompt_logprobs"] = PromptLogprobs(answer, piece.prompt_scores);
+  }
+  if (!answer.returns_tokens) return;
+  if (!piece.prompt_tokens.empty()) with_prompt["prompt_token_ids"] = piece.prompt_tokens;
+  OrderedJson ids = OrderedJson::array();
+  for (const wire::SampledToken& token : piece.tokens) ids.push_back(token.token());
+  (*choice)["token_ids"] = std::move(ids);
 }
 
 OrderedJson FinishOf(const ApiAnswer& answer, const ApiPiece& piece) {
@@ -167,6 +217,13 @@ OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
 
 }  // namespace
 
+OrderedJson PromptProgressJson(const ApiProgress& progress) {
+  return {{"total", progress.prompt.prompt_tokens},
+          {"cache", progress.prompt.cached_tokens},
+          {"processed", progress.prompt.done_tokens},
+          {"time_ms", absl::ToInt64Milliseconds(progress.time)}};
+}
+
 std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece) {
   OrderedJson choice = {{"index", piece.index}};
   if (answer.chat) {
@@ -182,9 +239,12 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece) {
   choice["logprobs"] = LogprobsOf(answer, piece);
   choice["finish_reason"] = FinishOf(answer, piece);
   AddStopReason(piece, &choice);
-  OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array({std::move(choice)}));
+  OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array());
+  AddTokens(answer, piece, &choice, &frame);
+  frame["choices"].push_back(std::move(choice));
   if (answer.usage == ApiAnswer::Usage::kAtEnd) frame["usage"] = nullptr;
   if (answer.usage == ApiAnswer::Usage::kInPieces) frame["usage"] = UsageOf(piece.usage);
+  if (answer.timings_in_pieces) frame["timings"] = TimingsOf(piece.usage);
   return ServerSentEvent(JsonText(frame));
 }
 
@@ -197,7 +257,7 @@ std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
 
 std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& choices,
                           const ApiUsage& usage) {
-  OrderedJson list = OrderedJson::array();
+  OrderedJson frame = Frame(answer, /*chunk=*/false, OrderedJson::array());
   for (const ApiPiece& piece : choices) {
     OrderedJson choice = {{"index", piece.index}};
     if (answer.chat) {
@@ -213,9 +273,9 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
     choice["logprobs"] = LogprobsOf(answer, piece);
     choice["finish_reason"] = FinishOf(answer, piece);
     AddStopReason(piece, &choice);
-    list.push_back(std::move(choice));
+    AddTokens(answer, piece, &choice, &frame);
+    frame["choices"].push_back(std::move(choice));
   }
-  OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(list));
   frame["usage"] = UsageOf(usage);
   frame["timings"] = TimingsOf(usage);
   return JsonText(frame);
@@ -223,10 +283,23 @@ std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& 
 
 HttpResponse OpenAiWriter::Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& /*usage*/) {
   HttpResponse head = EventStream();
-  if (answer_.chat) {
-    for (const ApiPiece& piece : firsts) head.body += Piece(piece);
+  for (const ApiPiece& piece : firsts) {
+    if (answer_.chat || !piece.prompt_tokens.empty()) head.body += Piece(piece);
   }
   return head;
+}
+
+std::string OpenAiWriter::Progress(const ApiProgress& progress) {
+  OrderedJson choice = {{"index", progress.index}};
+  if (answer_.chat) {
+    choice["delta"] = OrderedJson::object();
+  } else {
+    choice["text"] = "";
+  }
+  choice["finish_reason"] = nullptr;
+  OrderedJson frame = Frame(answer_, /*chunk=*/true, OrderedJson::array({std::move(choice)}));
+  frame["prompt_progress"] = PromptProgressJson(progress);
+  return ServerSentEvent(JsonText(frame));
 }
 
 std::string OpenAiWriter::Piece(const ApiPiece& piece) { return PieceEvent(answer_, piece); }

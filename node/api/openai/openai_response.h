@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "nlohmann/json_fwd.hpp"
+#include "node/api/api_request.h"
 #include "node/api/api_response.h"
 #include "node/chat/template_check.h"
 #include "proto/coordinator.pb.h"
@@ -20,7 +22,11 @@ struct ApiAnswer {
   std::string model;
   bool calls_functions = false;  // ApiRequest's
   enum class Usage { kNone, kAtEnd, kInPieces };
-  Usage usage = Usage::kNone;  // of a stream
+  Usage usage = Usage::kNone;      // of a stream
+  bool timings_in_pieces = false;  // ApiRequest's
+  // Likeliest tokens that are shown at each place of the output, and of the prompt.
+  uint32_t top_logprobs = kApiTopLogprobsMax, prompt_top = 0;
+  bool returns_tokens = false, tokens_as_ids = false;  // ApiRequest's
 };
 
 // Responses to /v1/completions and /v1/chat/completions.
@@ -29,6 +35,7 @@ class OpenAiWriter final : public ResponseWriter {
   explicit OpenAiWriter(ApiAnswer answer) : answer_(std::move(answer)) {}
 
   HttpResponse Begin(const std::vector<ApiPiece>& firsts, const ApiUsage& usage) override;
+  std::string Progress(const ApiProgress& progress) override;
   std::string Piece(const ApiPiece& piece) override;
   std::string End(const ApiUsage& usage) override;
   std::string Failure(const absl::Status& status) override;
@@ -38,6 +45,9 @@ class OpenAiWriter final : public ResponseWriter {
  private:
   const ApiAnswer answer_;
 };
+
+// llama-server's "prompt_progress".
+nlohmann::ordered_json PromptProgressJson(const ApiProgress& progress);
 
 // One event of a stream: "data: {…}\n\n". Where usage comes at the end, every piece says
 // "usage":null.

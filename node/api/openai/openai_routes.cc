@@ -28,7 +28,12 @@ void Complete(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
                       .calls_functions = request->calls_functions,
                       .usage = request->usage_in_pieces ? ApiAnswer::Usage::kInPieces
                                : request->include_usage ? ApiAnswer::Usage::kAtEnd
-                                                        : ApiAnswer::Usage::kNone};
+                                                        : ApiAnswer::Usage::kNone,
+                      .timings_in_pieces = request->timings_in_pieces,
+                      .top_logprobs = request->top_logprobs,
+                      .prompt_top = request->prompt_top.value_or(0),
+                      .returns_tokens = request->returns_tokens,
+                      .tokens_as_ids = request->tokens_as_ids};
   backend->Generate(exchange, *std::move(request),
                     [answer = std::move(answer)](const ApiBackend::ServedModel& model) mutable {
                       answer.model = model.name;

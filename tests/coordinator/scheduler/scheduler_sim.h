@@ -60,6 +60,7 @@ class SchedulerSim {
     GenerationRequest request;
     std::vector<int32_t> tokens;
     std::vector<int64_t> token_us;
+    std::vector<PromptProgress> progress;
     int embeddings = 0;
     int prompts = 0;  // whose log-probabilities came
     std::optional<SchedulerEvent::End> end;
@@ -131,6 +132,11 @@ class SchedulerSim {
       ASSERT_FALSE(s.end) << "after its end";
       if (event.end) {
         s.end = std::move(event.end);
+        continue;
+      }
+      if (event.progress) {
+        ASSERT_TRUE(s.tokens.empty()) << "behind a token";
+        s.progress.push_back(*event.progress);
         continue;
       }
       ASSERT_EQ(event.token.position(),

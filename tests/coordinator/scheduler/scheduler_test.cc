@@ -1,6 +1,8 @@
 #include "coordinator/scheduler/scheduler.h"
 
+#include <algorithm>
 #include <random>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "coordinator/request/request_status.h"
@@ -34,6 +36,51 @@ TEST(Scheduler, GeneratesTheTokensOfARequestThatRunsAlone) {
   ASSERT_EQ(usage.prompt_stages.size(), 2);
   EXPECT_EQ(usage.prompt_stages[0].steps, 1);
   EXPECT_EQ(usage.decode_stages[1].steps, 19);
+}
+
+// How far each report says that the prompt is.
+std::vector<uint32_t> DoneOf(const SchedulerSim::Record& record) {
+  std::vector<uint32_t> done;
+  for (const PromptProgress& progress : record.progress) {
+    EXPECT_EQ(progress.prompt_tokens, record.request.prompt.size());
+    EXPECT_EQ(progress.cached_tokens, record.progress[0].done_tokens);
+    done.push_back(progress.done_tokens);
+  }
+  return done;
+}
+
+TEST(Scheduler, SaysHowFarAPromptIsToThoseThatAsk) {
+  PipelineFacts facts = Facts(1);
+  facts.n_batch = 16;
+  SchedulerSim sim(facts, {.chunk_tokens = 16});
+  GenerationRequest request = MakeRequest(Tokens(10, 40), 3);
+  const uint64_t silent = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_THAT(sim.seen[silent].progress, IsEmpty());
+  request.with_progress = true;
+  request.prompt = Tokens(60, 40);
+  const uint64_t id = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_THAT(DoneOf(sim.seen[id]), ::testing::ElementsAre(0, 16, 32, 40));
+}
+
+TEST(Scheduler, AReportedPromptDoesNotGoBackWhereItIsFedAgain) {
+  PipelineFacts facts = Facts(1);
+  facts.n_batch = 16;
+  SchedulerSim sim(facts, {.chunk_tokens = 16});
+  GenerationRequest request = MakeRequest(Tokens(10, 64), 3);
+  request.with_progress = true;
+  const uint64_t id = *sim.Add(request);
+  ASSERT_TRUE(sim.Next());
+  ASSERT_TRUE(sim.Next());
+  sim.Restart(facts);
+  sim.RunToEnd();
+  const std::vector<uint32_t> done = DoneOf(sim.seen[id]);
+  EXPECT_EQ(done.front(), 0);
+  EXPECT_EQ(done.back(), 64);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(std::adjacent_find(done.begin(), done.end()), done.end());
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, EndsAtTheEndOfGenerationWithoutShowingItsToken) {

@@ -115,6 +115,36 @@ TEST(CompletionSession, TextOffsetsCountCharactersAlsoInAStream) {
   }
 }
 
+TEST(CompletionSession, PiecesHaveTheirTokensIfAsked) {
+  for (const bool stream : {false, true}) {
+    EarlySource source({"one", "two"});
+    CompletionSession::Options options = OptionsWithStop("END");
+    options.writer = std::make_unique<OpenAiWriter>(ApiAnswer{.returns_tokens = true});
+    options.request.stream = stream;
+    options.request.returns_tokens = true;
+    const auto responder = std::make_shared<RecordingResponder>();
+    CompletionSession::Start(&source, std::move(options), responder,
+                             std::make_shared<ApiCounters>());
+    source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
+    EXPECT_THAT(responder->body, HasSubstr("\"prompt_token_ids\":[1,2]"));
+    EXPECT_THAT(responder->body, HasSubstr(stream ? "\"token_ids\":[0]" : "\"token_ids\":[0,0]"));
+    EXPECT_THAT(responder->body, HasSubstr("\"logprobs\":null"));
+  }
+}
+
+TEST(CompletionSession, AStreamHasItsPromptsProgress) {
+  EarlySource source({});
+  CompletionSession::Options options = OptionsWithStop("END");
+  options.request.stream = options.request.with_progress = true;
+  const auto responder = std::make_shared<RecordingResponder>();
+  CompletionSession::Start(&source, std::move(options), responder, std::make_shared<ApiCounters>());
+  ASSERT_EQ(source.requests.size(), 1u);
+  EXPECT_TRUE(source.requests[0].with_progress());
+  source.sink->OnProgress({.prompt_tokens = 2, .done_tokens = 1});
+  EXPECT_THAT(responder->body, HasSubstr("\"processed\":1"));
+  source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
+}
+
 TEST(CompletionSession, TextOffsetsOfAnEchoCountItsPrompt) {
   EarlySource source({"a", "b"});
   CompletionSession::Options options = OptionsWithStop("END");

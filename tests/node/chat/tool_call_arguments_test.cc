@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "node/chat/known_tool_calls.h"
@@ -72,6 +73,18 @@ TEST(ToolArguments, TaggedValuesAreTypedByTheSchema) {
               "</function>");
   ExpectReads(Lines(), "<parameter=count>\nmany\n</parameter></function>", R"({"count": "many"})",
               "</function>");
+}
+
+TEST(ToolArguments, TaggedListsMayBePythons) {
+  const auto lines = [](const std::string& list) {
+    return absl::StrCat("<parameter=list>\n", list, "\n</parameter>\n</function>");
+  };
+  ExpectReads(Lines(), lines(R"([True, {'it\'s': None}, "a'b", ('x', -1.5e3)])"),
+              R"({"list": [true, {"it's": null}, "a'b", ["x", -1.5e3]]})", "</function>");
+  // No list of either.
+  ExpectReads(Lines(), lines("[draft] of it"), R"({"list": "[draft] of it"})", "</function>");
+  ExpectReads(Lines(), lines("[Draft]"), R"({"list": "[Draft]"})", "</function>");
+  ExpectReads(Lines(), lines("['open"), R"({"list": "['open"})", "</function>");
 }
 
 TEST(ToolArguments, WithoutASchemaTaggedValuesAreWhatTheyLookLike) {

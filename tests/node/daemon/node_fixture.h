@@ -111,6 +111,18 @@ class RunningNode {
     return response;
   }
 
+  absl::StatusOr<std::string> Detokenize(uint32_t stage, const std::vector<int32_t>& tokens) {
+    grpc::ClientContext context;
+    wire::DetokenizeRequest request;
+    *request.mutable_epoch() = EpochOf(1);
+    request.set_stage(stage);
+    request.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    wire::DetokenizeResponse response;
+    absl::Status status = FromGrpc(stub_->Detokenize(&context, request, &response));
+    if (!status.ok()) return status;
+    return response.text();
+  }
+
   absl::Status Connect(uint32_t stage, const std::string& next, uint64_t epoch = 1) {
     grpc::ClientContext context;
     wire::ConnectStageRequest request;

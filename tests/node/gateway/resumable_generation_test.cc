@@ -17,6 +17,7 @@ using ::testing::IsEmpty;
 class RecordingSink final : public GenerationListener {
  public:
   void OnStarted(const std::vector<int32_t>& prompt) override { started.push_back(prompt); }
+  void OnProgress(const PromptProgress& progress) override { done.push_back(progress.done_tokens); }
   void OnToken(const wire::SampledToken& token) override { tokens.push_back(token.token()); }
   void OnEnd(absl::Status status, FinishReason, const GenerationUsage& usage) override {
     ended.push_back(std::move(status));
@@ -24,6 +25,7 @@ class RecordingSink final : public GenerationListener {
   }
 
   std::vector<std::vector<int32_t>> started;
+  std::vector<uint32_t> done;
   std::vector<int32_t> tokens;
   std::vector<absl::Status> ended;
   GenerationUsage total;
@@ -51,6 +53,17 @@ class ResumableGenerationTest : public ::testing::Test {
   const std::shared_ptr<RecordingSink> recorded_ = std::make_shared<RecordingSink>();
   ResumableGeneration generation_{Request(), recorded_};
 };
+
+TEST_F(ResumableGenerationTest, ASecondSourceReportsNoProgressThatTheClientKnows) {
+  generation_.OnStarted({1, 2, 3, 4});
+  for (const uint32_t done : {0, 2, 0, 1, 3}) {
+    generation_.OnProgress({.prompt_tokens = 4, .done_tokens = done});
+  }
+  EXPECT_THAT(recorded_->done, ElementsAre(0, 2, 3));
+  generation_.OnToken(Token(4, 10));
+  generation_.OnProgress({.prompt_tokens = 4, .done_tokens = 4});
+  EXPECT_THAT(recorded_->done, ElementsAre(0, 2, 3));
+}
 
 TEST_F(ResumableGenerationTest, RestNamesThePromptAndTheTokensSoFar) {
   EXPECT_FALSE(generation_.started());

@@ -73,6 +73,21 @@ TEST(Worker, LoadsAStageAndTokenizes) {
   EXPECT_EQ(tokens->n_ctx_train(), 128u);
 }
 
+TEST(Worker, GivesTheTextOfTokens) {
+  RunningNode node(STRATA_PROGRAM);
+  const RunningNode::Load load = node.LoadStage(WholeModel(WriteModel(TinyLlama({}))));
+  ASSERT_TRUE(load.status.ok()) << load.status;
+  const auto tokens = node.Tokenize(0, "abba");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const auto text = node.Detokenize(0, {tokens->tokens().begin(), tokens->tokens().end()});
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, ::testing::EndsWith("abba"));
+  for (const int32_t token : {-1, 1 << 30}) {
+    EXPECT_EQ(node.Detokenize(0, {token}).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(node.Detokenize(1, {1}).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(Worker, AnAssertionOfLibllamaWhileLoadingIsTheStatusOfTheStage) {
   RunningNode node(STRATA_PROGRAM);
   // Complete headers, so that nothing before libllama can object to them.

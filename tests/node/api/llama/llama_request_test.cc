@@ -123,6 +123,25 @@ TEST(LlamaRequest, TokenizeAddsNothingUnlessItIsTold) {
   ASSERT_THAT(special, IsOk());
   EXPECT_FALSE(special->no_special);
   EXPECT_FALSE(special->parse_special);
+  const auto vllm = ParseLlamaTokenize(R"({"prompt":"a"})");
+  ASSERT_THAT(vllm, IsOk());
+  EXPECT_EQ(vllm->prompts[0].text, "a");
+  EXPECT_FALSE(vllm->no_special);
+  const auto chat = ParseLlamaTokenize(R"({"messages":[{"role":"user","content":"a"}]})");
+  ASSERT_THAT(chat, IsOk());
+  EXPECT_TRUE(chat->chat);
+}
+
+TEST(LlamaRequest, DetokenizeTakesTokens) {
+  const auto request = ParseLlamaDetokenize(R"({"model":"m","tokens":[3,1]})");
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->model, "m");
+  EXPECT_THAT(request->tokens, ElementsAre(3, 1));
+  EXPECT_THAT(ParseLlamaDetokenize(R"({"tokens":[]})"), IsOk());
+  for (const char* wrong :
+       {"{}", R"({"tokens":"a"})", R"({"tokens":[-1]})", R"({"tokens":[[1]]})"}) {
+    EXPECT_EQ(ParamOf(ParseLlamaDetokenize(wrong).status()), "tokens") << wrong;
+  }
 }
 
 TEST(LlamaRequest, ErrorsHaveLlamaServersForm) {

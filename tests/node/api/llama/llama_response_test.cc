@@ -77,6 +77,36 @@ TEST(LlamaResponse, AWholeCompletionSaysHowItEnded) {
   EXPECT_EQ(probability["top_logprobs"][0]["logprob"], -0.5);
 }
 
+TEST(LlamaResponse, AStreamTellsProgressAndTimesIfAsked) {
+  LlamaWriter::Answer answer = OneAnswer();
+  answer.timings_in_pieces = true;
+  LlamaWriter writer(answer);
+  const auto json_of = [](absl::string_view event) {
+    EXPECT_TRUE(absl::ConsumePrefix(&event, "data: "));
+    return Json::parse(event);
+  };
+  const Json progress = json_of(
+      writer.Progress({.prompt = {.prompt_tokens = 9, .cached_tokens = 1, .done_tokens = 4}}));
+  EXPECT_EQ(progress["prompt_progress"]["processed"], 4);
+  EXPECT_EQ(progress["content"], "");
+  EXPECT_EQ(progress["stop"], false);
+  ApiPiece piece = Piece(0, "a", "");
+  piece.usage = kUsage;
+  EXPECT_EQ(json_of(writer.Piece(piece))["timings"]["predicted_n"], 2);
+}
+
+TEST(LlamaResponse, SlotsTellHowManyCompute) {
+  wire::ModelStatus model;
+  model.set_n_ctx(64);
+  model.set_n_seqs(2);
+  model.set_requests_running(1);
+  const Json slots = Json::parse(LlamaSlotsJson(model));
+  ASSERT_EQ(slots.size(), 2u);
+  EXPECT_EQ(slots[0]["is_processing"], true);
+  EXPECT_EQ(slots[1]["is_processing"], false);
+  EXPECT_EQ(slots[1]["n_ctx"], 64);
+}
+
 TEST(LlamaResponse, LimitsAndEndsAreToldApart) {
   const auto ended = [](const std::string& finish, uint32_t n_ctx) {
     LlamaWriter::Answer answer = OneAnswer();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -86,6 +87,79 @@ TEST(OpenAiResponse, TellsTimesAsLlamaCpp) {
   EXPECT_NE(usage["system_fingerprint"], "");
   // Nothing was generated in no time.
   EXPECT_EQ(EventOf(UsageEvent(kChat, {}))["timings"]["predicted_per_second"], 0.0);
+}
+
+// Two tokens at one place, the first the one that was chosen or stands there.
+template <typename Place>
+void AddTop(Place* place) {
+  for (const int32_t id : {7, 9}) {
+    wire::TokenLogprob* top = place->add_top();
+    top->set_token(id);
+    top->set_piece(absl::StrCat("t", id));
+    top->set_logprob(-static_cast<float>(id));
+  }
+}
+
+TEST(OpenAiResponse, TellsTokensAsVllm) {
+  wire::SampledToken token;
+  token.set_token(7);
+  token.set_piece("t7");
+  AddTop(&token);
+  wire::PromptToken first, second;
+  first.mutable_token()->set_token(1);
+  second.mutable_token()->set_token(5);
+  second.mutable_token()->set_piece("t5");
+  second.mutable_token()->set_logprob(-20);
+  AddTop(&second);
+  const ApiPiece piece = {.first = true,
+                          .text = "t7",
+                          .logprobs = true,
+                          .tokens = {token},
+                          .text_offsets = {0},
+                          .prompt_tokens = {1, 5},
+                          .prompt_scores = {first, second}};
+  for (ApiAnswer answer : {kChat, kCompletion}) {
+    answer.top_logprobs = 1;
+    answer.prompt_top = 2;
+    answer.returns_tokens = answer.tokens_as_ids = true;
+    const Json whole = Json::parse(WholeResponse(answer, {piece}, {}));
+    const Json& choice = whole["choices"][0];
+    const Json& with_prompt = answer.chat ? whole : choice;
+    EXPECT_EQ(choice["token_ids"], Json::array({7}));
+    EXPECT_EQ(with_prompt["prompt_token_ids"], Json::array({1, 5}));
+    const Json& prompt = with_prompt["prompt_logprobs"];
+    ASSERT_EQ(prompt.size(), 2u);
+    EXPECT_TRUE(prompt[0].is_null());
+    EXPECT_EQ(prompt[1]["9"], Json({{"logprob", -9.0}, {"rank", 2}, {"decoded_token", "t9"}}));
+    EXPECT_TRUE(prompt[1]["5"]["rank"].is_null());
+    const Json& logprobs = choice["logprobs"];
+    if (answer.chat) {
+      EXPECT_EQ(logprobs["content"][0]["token"], "token_id:7");
+      EXPECT_EQ(logprobs["content"][0]["top_logprobs"].size(), 1u);
+    } else {
+      EXPECT_EQ(logprobs["tokens"], Json::array({"token_id:7"}));
+      EXPECT_EQ(logprobs["top_logprobs"][0].size(), 1u);
+    }
+    OpenAiWriter writer(answer);
+    const std::string head = writer.Begin({{.first = true, .prompt_tokens = {1, 5}}}, {}).body;
+    const Json begun = EventOf(head);
+    EXPECT_EQ((answer.chat ? begun : begun["choices"][0])["prompt_token_ids"], Json::array({1, 5}));
+    EXPECT_FALSE(absl::StrContains(PieceEvent(answer, {.text = "x"}), "prompt_token_ids"));
+  }
+}
+
+TEST(OpenAiResponse, TellsProgressAndTimesInAStream) {
+  ApiAnswer answer = kChat;
+  answer.timings_in_pieces = true;
+  OpenAiWriter writer(answer);
+  const Json progress =
+      EventOf(writer.Progress({.prompt = {.prompt_tokens = 9, .cached_tokens = 2, .done_tokens = 5},
+                               .time = absl::Milliseconds(3)}));
+  EXPECT_EQ(progress["prompt_progress"],
+            Json({{"total", 9}, {"cache", 2}, {"processed", 5}, {"time_ms", 3}}));
+  EXPECT_EQ(progress["choices"][0]["delta"], Json::object());
+  const ApiPiece piece = {.text = "x", .usage = {.completion_tokens = 3}};
+  EXPECT_EQ(EventOf(PieceEvent(answer, piece))["timings"]["predicted_n"], 3);
 }
 
 TEST(OpenAiResponse, OldFunctionsAreCalledInTheirForm) {
