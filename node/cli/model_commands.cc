@@ -33,11 +33,12 @@ namespace {
 constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
 
 absl::StatusOr<wire::ModelSource> SourceOf(const PlanOptions& options, ModelSession* session) {
-  return FindModelSource(
-      options.model,
-      {.data_dir = options.client.data_dir, .offline = options.offline, .cluster = &options.client,
-       .whole = options.whole},
-      session);
+  return FindModelSource(options.model,
+                         {.data_dir = options.client.data_dir,
+                          .offline = options.offline,
+                          .cluster = &options.client,
+                          .whole = options.whole},
+                         session);
 }
 
 // Loads the model; from a whole file here where a node has no token for the hub that this machine

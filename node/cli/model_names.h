@@ -41,9 +41,9 @@ struct ModelNameOptions {
   bool whole = false;                      // as PullByNameOptions::whole
 };
 // Where the cluster finds the model that `name` means: a file, fetched first if only a hub has it,
-// or the hub. An absolute path may be one of the machine whose node is called. kNotFound: nobody has it, with the
-// names that are near; kInvalidArgument: it is ambiguous, or in another format; else errors of
-// SourceByName().
+// or the hub. An absolute path may be one of the machine whose node is called. kNotFound: nobody
+// has it, with the names that are near; kInvalidArgument: it is ambiguous, or in another format;
+// else errors of SourceByName().
 absl::StatusOr<wire::ModelSource> FindModelSource(const std::string& name,
                                                   const ModelNameOptions& options,
                                                   ModelSession* session);

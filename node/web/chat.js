@@ -185,6 +185,7 @@ export function Chat({ connected, models: cluster_models }) {
     let first = 0;
     let pieces = 0;
     let timer = 0;
+    save(conversation); // what was asked stays, whatever becomes of the answer
     setCurrent(shown());
     const stats = (result) => {
       const seconds = (performance.now() - began - first) / 1000;

@@ -64,15 +64,18 @@ for (const [at, url] of urls.entries()) {
       maxOutputTokens: 400,
     };
     const first = await client.models.generateContent(ask(forced));
-    const calls = first.functionCalls;
-    const [call] = calls;
+    const [call] = first.functionCalls;
     assert.equal(call.name, 'save_person');
     assert.ok(person.safeParse(call.args).success, JSON.stringify(call.args));
     const pieces = [];
     for await (const piece of await client.models.generateContentStream(ask(forced))) {
       pieces.push(...(piece.functionCalls ?? []));
     }
-    assert.deepEqual(pieces.map((each) => each.args), calls.map((each) => each.args));
+    assert.ok(pieces.length > 0);
+    for (const each of pieces) {
+      assert.equal(each.name, 'save_person');
+      assert.ok(person.safeParse(each.args).success, JSON.stringify(each.args));
+    }
     const contents = [
       { role: 'user', parts: [{ text: 'The old captain' }] },
       first.candidates[0].content,

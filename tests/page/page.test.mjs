@@ -55,7 +55,7 @@ test('plans and loads a model over both nodes', async () => {
   await page.getByLabel('Model', { exact: true }).fill(model);
   await page.getByLabel('Context').fill('512');
   await page.getByRole('button', { name: 'Plan', exact: true }).click();
-  await page.getByText('Predicted').waitFor();
+  await page.getByText('Predicted').waitFor({ timeout: 60000 }); // the nodes measure first
   await page.getByRole('button', { name: 'Load by this plan' }).click();
   await page.getByText(' is loaded.').waitFor({ timeout: 60000 });
   await page.getByRole('link', { name: 'Models' }).click();
@@ -72,6 +72,7 @@ test('chats, and keeps the conversation', async () => {
   await page.getByLabel('Message').fill(`${hostile} The old captain`);
   await page.keyboard.press('Enter');
   await page.getByText(/tokens\/s, first token after/).waitFor({ timeout: 60000 });
+  await page.getByRole('button', { name: 'Ask again' }).waitFor({ timeout: 60000 }); // it is complete
   assert.ok((await page.locator('.message.assistant .markdown').innerText()).length > 0);
   assert.equal(await page.locator('img[src="x"]').count(), 0);
   await page.reload();

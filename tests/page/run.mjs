@@ -32,7 +32,7 @@ export async function startNode(name, peer, options = {}) {
   }
   const http = options.http || (await freePort());
   const args = ['node', '--listen', `127.0.0.1:${options.port || 0}`, '--no-mdns', '--name', name, '--data-dir', dir,
-    '--http', `127.0.0.1:${http}`, '--no-measure', ...(peer ? ['--peer', peer.address] : []), ...(options.args || [])];
+    '--http', `127.0.0.1:${http}`, ...(peer ? ['--peer', peer.address] : []), ...(options.args || [])];
   const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', options.stderr || 'ignore'] });
   nodes.add(child);
   const lines = readline.createInterface({ input: child.stdout });
