@@ -43,6 +43,7 @@ export HOME=$work/home
 mkdir -p "$HOME"
 # start NAME OPTION…: a node; its address is in $address, its API's in $api.
 start() {
+  rm -f "$work/ready" # that of the node before
   "$bundle/bin/strata" node --open --no-mdns --listen 127.0.0.1:0 --http 127.0.0.1:0 --name "$1" \
     --data-dir "$work/data-$1" "${@:2}" >"$work/ready" 2>>"$work/err" </dev/null &
   children+=($!)
