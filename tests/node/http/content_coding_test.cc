@@ -3,6 +3,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status_matchers.h"
@@ -53,7 +54,7 @@ std::vector<Coded> AllOf(const std::string& text) {
 
 TEST(ContentCoding, BodiesAreDecoded) {
   std::string text;
-  for (int i = 0; i < 50'000; ++i) text += static_cast<char>('a' + (i * i) % 26);
+  for (uint32_t i = 0; i < 50'000; ++i) text += static_cast<char>('a' + (i * i) % 26);
   for (const Coded& each : AllOf(text)) {
     EXPECT_THAT(DecodeContent(each.coding, each.body, kMax), IsOkAndHolds(text)) << each.coding;
     EXPECT_THAT(DecodeContent(each.coding, each.body, text.size()), IsOkAndHolds(text));

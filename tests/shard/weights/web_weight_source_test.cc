@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -53,22 +52,35 @@ constexpr uint32_t kLayers = 6;
 constexpr uint64_t kSlack = 1u << 20;
 
 std::string ContentOf(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::string content(std::filesystem::file_size(path), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(content.data(), static_cast<std::streamsize>(content.size()));
+  return content;
+}
+
+struct TestModel {
+  explicit TestModel(bool tied) {
+    GgufBuilder builder = TinyLlama({.n_layer = kLayers, .tied = tied});
+    for (uint32_t i = 0; i < kLayers; ++i) {
+      builder.Tensor(absl::StrCat("blk.", i, ".extra.weight"), {1024, 1024});
+    }
+    path = Write(builder);
+    content = ContentOf(path);
+    id = Opened(path)->id();
+  }
+  std::string path, content, id;
+};
+
+// Made once: that takes seconds under AddressSanitizer.
+const TestModel& ModelOfTests(bool tied) {
+  static const TestModel* const models[] = {new TestModel(false), new TestModel(true)};
+  return *models[tied ? 1 : 0];
 }
 
 // A model on a server, which answers as the test says.
 class WebWeights : public ::testing::Test {
  protected:
-  explicit WebWeights(bool tied = false) {
-    GgufBuilder builder = TinyLlama({.n_layer = kLayers, .tied = tied});
-    for (uint32_t i = 0; i < kLayers; ++i) {
-      builder.Tensor(absl::StrCat("blk.", i, ".extra.weight"), {1024, 1024});
-    }
-    path_ = Write(builder);
-    content_ = ContentOf(path_);
-    id_ = Opened(path_)->id();
-  }
+  explicit WebWeights(bool tied = false) : model_(ModelOfTests(tied)) {}
 
   wire::RemoteModel Remote(const std::string& etag = "\"1\"") const {
     wire::RemoteModel remote;
@@ -86,7 +98,9 @@ class WebWeights : public ::testing::Test {
     answer_ = std::move(answer);
   }
 
-  std::string path_, content_, id_;
+  const TestModel& model_;
+  const std::string &path_ = model_.path, &id_ = model_.id;
+  std::string content_ = model_.content;
   absl::Mutex mu_;
   std::function<FakeReply(const FakeRequest&)> answer_ ABSL_GUARDED_BY(mu_) =
       [this](const FakeRequest& request) { return ServeFile(request, content_); };
