@@ -407,9 +407,9 @@ absl::StatusOr<ApiScopes> Node::UseTokens(const NodeOptions& options, const std:
   }
   if (options.ephemeral) {
     return absl::InvalidArgumentError(
-        absl::StrCat("at ", host,
-                     " clients of the HTTP API need a token, and an ephemeral node stores none; "
-                     "with --no-auth nobody needs one"));
+        absl::StrCat("--http or --ollama at ", host,
+                     ": clients need a token there, and an ephemeral node stores none; with "
+                     "--no-auth nobody needs one"));
   }
   const auto tokens = ReadApiTokens(path);
   if (!tokens.ok()) return tokens.status();
