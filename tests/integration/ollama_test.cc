@@ -242,7 +242,7 @@ TEST_F(Ollama, HasAPortOfItsOwnIfAsked) {
   // Beyond this machine clients need tokens, though --http alone would not ask for them.
   Program open({"node", "--ephemeral", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure",
                 "--http", "0", "--ollama=0.0.0.0:0"});
-  EXPECT_TRUE(open.Says("at 0.0.0.0 clients of the HTTP API need a token")) << open.err();
+  EXPECT_TRUE(open.Says("at 0.0.0.0: clients need a token")) << open.err();
 }
 
 }  // namespace
