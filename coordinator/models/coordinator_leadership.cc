@@ -152,6 +152,7 @@ bool Coordinator::Look() {
     rebalance_.OnChange(SteadyTime::Now());
     reclaimer_.OnMembersChanged();
   }
+  retention_.Observe(models_, SteadyTime::Now());
   work_ = live;
   for (const ClusterView::Node& node : view.nodes) {
     if (node.member && node.record.id != cluster_->id()) work_ += node.live_requests;
@@ -187,10 +188,13 @@ void Coordinator::RunLeadershipLoop() {
     {
       absl::MutexLock lock(mu_);
       const bool could_act = role_.may_act();
-      const SteadyTime due_at = could_act ? reclaimer_.due_at() : SteadyTime::InfiniteFuture();
+      const auto next_at = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return std::min(reclaimer_.due_at(), retention_.next_at(models_));
+      };
+      const SteadyTime due_at = could_act ? next_at() : SteadyTime::InfiniteFuture();
       const auto changed = [&, this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return stopping_ || !lost_.empty() || role_.may_act() != could_act ||
-               (could_act && reclaimer_.due_at() < due_at) || HasModelsOfAnother();
+               (could_act && next_at() < due_at) || HasModelsOfAnother();
       };
       mu_.AwaitWithTimeout(absl::Condition(&changed), due_at - SteadyTime::Now());
       if (stopping_) return;
@@ -206,6 +210,7 @@ void Coordinator::RunLeadershipLoop() {
       model->Unload(AsLeaderChanged(absl::UnavailableError(
           "another node coordinates the cluster now; load the model again")));
     });
+    UnloadExpired();
     if (!reclaims) continue;
     const bool found_none = ReclaimStaleStages();
     absl::MutexLock lock(mu_);

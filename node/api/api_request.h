@@ -36,11 +36,12 @@ struct ApiPrompt {
 
 // For embeddings.
 struct EmbeddingRequest {
-  std::string model;                   // empty: the only one
-  std::vector<ApiPrompt> inputs;       // at least one, none of them empty
-  bool is_base64 = false;              // of floats, little-endian
-  bool truncates = false;              // inputs that exceed the context lose their end
-  std::optional<uint32_t> dimensions;  // the first so many, made of length 1 again; unset: all
+  std::string model;                     // empty: the only one
+  std::vector<ApiPrompt> inputs;         // at least one, none of them empty
+  bool is_base64 = false;                // of floats, little-endian
+  bool truncates = false;                // inputs that exceed the context lose their end
+  std::optional<int64_t> keep_alive_ms;  // as of wire::GenerateRequest
+  std::optional<uint32_t> dimensions;    // the first so many, made of length 1 again; unset: all
 };
 
 // How well each document answers a query.
@@ -62,11 +63,12 @@ struct ApiInfill {
 
 struct ApiRequest {
   bool chat = false;
-  std::string model;                  // empty: the only one
-  std::vector<ApiPrompt> prompts;     // of a completion; at least one
-  std::vector<ChatMessage> messages;  // of a chat; at least one
-  std::optional<ApiInfill> infill;    // of a completion of texts
-  uint32_t n = 1;                     // choices for each prompt
+  std::string model;                     // empty: the only one
+  std::vector<ApiPrompt> prompts;        // of a completion; at least one
+  std::vector<ChatMessage> messages;     // of a chat; at least one
+  std::optional<ApiInfill> infill;       // of a completion of texts
+  uint32_t n = 1;                        // choices for each prompt
+  std::optional<int64_t> keep_alive_ms;  // as of wire::GenerateRequest
   bool stream = false;
   bool include_usage = false;
   bool usage_in_pieces = false;  // of a stream: each piece has the usage so far

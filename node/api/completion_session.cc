@@ -132,6 +132,7 @@ wire::GenerateRequest CompletionSession::NewRequest() const {
   request.set_no_special(options_.no_special);
   request.set_shift_context(api_request.shift_context);
   request.set_keep_tokens(api_request.keep_tokens);
+  if (api_request.keep_alive_ms) request.set_keep_alive_ms(*api_request.keep_alive_ms);
   *request.mutable_sampler() = api_request.sampler;
   if (!api_request.chat) return request;
   for (std::string& mark : MarksOf(options_.format, api_request.tools.offered())) {
@@ -503,6 +504,10 @@ std::vector<ApiPiece> CompletionSession::BestChoices() {
 
 CompletionSession::Controls CompletionSession::Fail(const absl::Status& status) {
   over_ = true;
+  if (!begun_ && absl::IsNotFound(status) && options_.when_gone != nullptr) {
+    responder_->Run([again = options_.when_gone] { again(); });
+    return RunningControls();
+  }
   ++counters_->failed;
   outcome_ = absl::StatusCodeToString(status.code());
   // An error of the request may quote its content, which must not go to the log.

@@ -118,10 +118,12 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
   const auto responder =
       Recorded(WithOrigin(std::move(unrecorded), request, options_.browsers), record);
   const absl::Status browser = CheckBrowser(request, options_.browsers);
-  const auto exchange = std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
-                                                                  .responder = responder,
-                                                                  .record = record,
-                                                                  .error_form = found.error_form});
+  const auto exchange =
+      std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
+                                                .responder = responder,
+                                                .record = record,
+                                                .error_form = found.error_form,
+                                                .stream_form = found.stream_form});
   if (!browser.ok()) {
     exchange->Fail(403, browser.message());
     return;

@@ -209,6 +209,8 @@ absl::Status RunLoad(const LoadOptions& options) {
   *request.mutable_placement() = PlacementOptionsOf(options.plan);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
+  request.set_keep_alive_ms(options.keep_alive_ms);
+  request.set_pinned(options.pinned);
   if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
   const auto loaded = session.Load(request);
   if (!loaded.ok()) return loaded.status();
@@ -226,11 +228,16 @@ absl::Status RunLoad(const LoadOptions& options) {
                         {"kv_bytes", stage.info().kv_bytes()},
                         {"load_ms", stage.info().load_ms()}});
     }
-    nlohmann::json out = {
-        {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
-        {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
-        {"seqs", model.n_seqs()},         {"exact", model.exact()},
-        {"chat", chat.status.ok()},       {"stages", std::move(stages)}};
+    nlohmann::json out = {{"model", model.name()},
+                          {"id", absl::BytesToHexString(model.model_id())},
+                          {"was_there", loaded->was_there},
+                          {"ctx", model.n_ctx()},
+                          {"seqs", model.n_seqs()},
+                          {"exact", model.exact()},
+                          {"chat", chat.status.ok()},
+                          {"stages", std::move(stages)},
+                          {"keep_alive_ms", model.keep_alive_ms()},
+                          {"pinned", model.pinned()}};
     if (!chat.status.ok()) out["chat_problem"] = chat.status.message();
     return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }

@@ -386,7 +386,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program},
-      ModelNaming{.any_model = options.any_model});
+      ModelNaming{.any_model = options.any_model, .loads_known = options.autoload});
   ApiRoutes routes;
   for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
                                        AnthropicRoutes(backend.get()), OllamaRoutes(backend.get()),

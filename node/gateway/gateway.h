@@ -6,7 +6,9 @@
 // blocks.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "coordinator/generation/generation_call.h"
 #include "coordinator/models/coordinator.h"
 #include "node/base/cached_fetch.h"
+#include "node/gateway/load_queue.h"
 #include "node/gateway/request_router.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/base/callback_gate.h"
@@ -82,10 +85,17 @@ class Gateway final : public GenerationSource, private RequestRunner {
     known_models_.Get(age_max, std::move(done));
   }
 
+  // Has the cluster load a model for a request that names it as `name`; `waiter` waits for that, as
+  // LoadQueue says. One load for all requests that wait for the same file at a time. Never blocks.
+  // Returns what ends the waiting when the request's client has gone.
+  std::function<void()> Load(const wire::LoadModelRequest& request, const std::string& name,
+                             LoadQueue::Waiter waiter);
+
   std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
 
  private:
   class Reader;
+  class LoadCall;
 
   // RequestRunner; the first three on the loop.
   Leader FindLeader(const std::string& model) override;
@@ -97,6 +107,9 @@ class Gateway final : public GenerationSource, private RequestRunner {
   absl::StatusOr<Models> FetchModels();
   absl::StatusOr<Models> FetchModelsOnce();
   absl::StatusOr<KnownModels> FetchKnownModels();
+  // Of this node's own service, which forwards what is the coordinator's.
+  std::unique_ptr<wire::Coordinator::Stub> OwnStub() const;
+  void TickLoads();  // loop
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
@@ -108,11 +121,15 @@ class Gateway final : public GenerationSource, private RequestRunner {
   std::string self_address_;  // constant after Start()
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while requests wait
+  const std::shared_ptr<LoadQueue> loads_ =
+      std::make_shared<LoadQueue>(LoadQueue::Options());  // shared with clients that wait
+  std::unique_ptr<EventLoop::Handle> load_tick_;          // loop; while requests wait for a load
 
   absl::Mutex mu_;
   std::string channel_address_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<LoadCall*> load_calls_ ABSL_GUARDED_BY(mu_);
 
   CachedFetch<Models> models_;  // last: their threads use the others
   CachedFetch<KnownModels> known_models_;

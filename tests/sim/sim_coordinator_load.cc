@@ -232,7 +232,7 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool is_reco
     bool comes_back = false;
     if (const DeploymentPtr there = model(); there != nullptr) {
       if (there->recovering()) return end(absl::UnavailableError("its layers are placed again"));
-      if (there->serving()) return end(*models_.Join(there, request.hold()));
+      if (there->serving()) return end(*models_.Join(there, request));
       // Failed: it makes room for this.
       comes_back = there->lost_a_stage() && RequeueReload(there->model_id(), there->why());
       models_.Remove(there);
