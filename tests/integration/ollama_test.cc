@@ -69,7 +69,7 @@ class Ollama : public ::strata::testing::TwoNodes {
                      : std::vector<std::string>{};
   }
 
-  static Json Ask(Json more = Json::object()) {
+  static Json Ask(const Json& more = Json::object()) {
     Json body = {{"model", "Captain"},
                  {"messages", {{{"role", "user"}, {"content", "The old captain"}}}},
                  {"options", {{"temperature", 0}, {"num_predict", 12}}}};
