@@ -143,7 +143,7 @@ class Membership {
   // This node's addresses changed; others learn them with the next heartbeats.
   void SetAddresses(std::vector<std::string> addresses, int64_t now_us);
 
-  // What is to stay loaded: see "Desired state". The newest that this node knows; never null.
+  // The newest desired state that this node knows: the models that are to stay loaded; never null.
   const DesiredStatePtr& desired() const { return desired_; }
   // This node's disk has it. REQUIRES: before the first Tick.
   void OpenDesired(DesiredStatePtr desired);

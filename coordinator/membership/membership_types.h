@@ -42,8 +42,8 @@ struct ClusterEpoch {
   friend auto operator<=>(const ClusterEpoch&, const ClusterEpoch&) = default;
 };
 
-// Which of two desired states is the newer: the greater one. It is not the present coordinator's
-// epoch that counts, but that of the one that made the change.
+// Orders desired states: the greater one is the newer. It is not the present coordinator's epoch
+// that counts, but that of the one that made the change.
 struct DesiredVersion {
   ClusterEpoch epoch;   // of the coordinator that changed it; counter 0: nobody ever did
   uint64_t change = 0;  // of the changes in that epoch
@@ -51,7 +51,7 @@ struct DesiredVersion {
   friend auto operator<=>(const DesiredVersion&, const DesiredVersion&) = default;
 };
 
-// What is to stay loaded.
+// The models that are to stay loaded.
 struct DesiredState {
   DesiredVersion version;
   std::vector<std::string> models;  // serialized wire::LoadModelRequest

@@ -288,7 +288,7 @@ class Coordinator {
   void StepDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // This node does not coordinate, and has models nevertheless.
   bool HasModelsOfAnother() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Which models are to stay loaded is known, or can be learnt.
+  // The desired state is known, or can be learnt.
   bool MayReclaim() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void UnloadUnlisted(const std::vector<DeploymentPtr>& models);
   void RunLeadershipLoop();   // thread: what follows from a change of the role

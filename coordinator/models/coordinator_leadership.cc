@@ -24,8 +24,7 @@ namespace {
 
 // While requests run or a model is being recovered, and else: other changes are signalled.
 constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
-// How long a change of what is to stay loaded waits until the present state is known, and for the
-// disks.
+// A change of the desired state waits so long until the present one is known, and for the disks.
 constexpr absl::Duration kLearnTime = absl::Seconds(10), kStoreTime = absl::Seconds(2);
 // How long the stages of models that were leased from the previous coordinator stay for the lease
 // holders.

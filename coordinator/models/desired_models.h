@@ -1,6 +1,6 @@
-// What people decide to stay loaded, from the decision until all disks have it; and what a
-// coordinator is to load and unload when it learns of a newer desired state. A state machine
-// without I/O, thread or clock. Not thread-safe.
+// The models that people decide to keep loaded, from the decision until all disks have it; and
+// those that a coordinator is to load and unload when it learns of a newer desired state. A state
+// machine without I/O, thread or clock. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -23,10 +23,10 @@ class DesiredStateFile {
  public:
   // Reads it, or sets it aside if it cannot be used.
   DesiredStateFile(std::string path, const std::string& owner);
-  // What is to be written is written first.
+  // Writes the newest desired state first, if the disk lacks it.
   ~DesiredStateFile();
 
-  // What it had at first; null: nothing.
+  // The desired state that it had at first; null: none.
   const DesiredStatePtr& opened() const { return opened_; }
   // Called on a thread of this when the disk has a version, or cannot have it. REQUIRES: before
   // Keep().

@@ -1,5 +1,5 @@
-// What a node's disk has of the desired state (coordinator/membership/membership.h): the form of
-// the file, which files count, and what is to be written when. A state machine without I/O, thread
+// The desired state (coordinator/membership/membership.h) on a node's disk: the form of the file,
+// which files count, and what is to be written when. A state machine without I/O, thread
 // or clock; DesiredStateFile carries it out, and tests/sim on a simulated disk. Not thread-safe.
 #pragma once
 
@@ -19,9 +19,9 @@ absl::StatusOr<DesiredState> ParseDesiredState(absl::string_view bytes, absl::st
 
 class DesiredStore {
  public:
-  // What the disk has for `owner`, when the node starts; null: nothing. `file`: its bytes, or why
-  // they cannot be read; kNotFound: there is none. An error: that file is to be set aside, and the
-  // node goes on without it.
+  // The desired state that the disk has for `owner`, when the node starts; null: none. `file`: its
+  // bytes, or why they cannot be read; kNotFound: there is none. An error: that file is to be set
+  // aside, and the node goes on without it.
   absl::StatusOr<DesiredStatePtr> Open(const absl::StatusOr<std::string>& file,
                                        const std::string& owner);
   // The file was set aside as `name`, or could not be.

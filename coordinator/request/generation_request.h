@@ -43,7 +43,7 @@ struct StageTotal {
   uint64_t bytes_in = 0;  // of frames over the link into the stage
 };
 
-// How far a prompt has been processed.
+// The part of a prompt that has been processed.
 struct PromptProgress {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;  // found in a KV cache

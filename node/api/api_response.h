@@ -62,7 +62,7 @@ struct ApiPiece {
   ApiUsage usage = {};  // of the response so far
 };
 
-// How far a choice's prompt has been processed.
+// The part of a choice's prompt that has been processed.
 struct ApiProgress {
   uint32_t index = 0;  // of the choice
   PromptProgress prompt;

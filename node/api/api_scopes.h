@@ -1,4 +1,4 @@
-// What a client of the HTTP API may do. Pure.
+// The things that a client of the HTTP API may do. Pure.
 #pragma once
 
 #include <string>

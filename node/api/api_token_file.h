@@ -80,7 +80,7 @@ struct NewApiToken {
 };
 absl::StatusOr<Secret> AddApiToken(const std::string& path, const NewApiToken& token);
 
-// How long the code of a link to the page is valid, and the token that it is exchanged for.
+// The code of a link to the page is valid so long, and the token that it is exchanged for.
 inline constexpr absl::Duration kLinkTime = absl::Minutes(10);
 inline constexpr absl::Duration kPageTokenTime = absl::Hours(12);
 // Makes the code of a link, of all scopes, and forgets those that have expired. Errors of

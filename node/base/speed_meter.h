@@ -1,4 +1,4 @@
-// How fast bytes have come in the last seconds. One thread at a time.
+// The speed at which bytes have come in the last seconds. One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ struct ListedModel {
 std::vector<ListedModel> ListModelsOf(const wire::ListKnownModelsResponse& known,
                                       absl::Span<const LocalModel> here);
 
-// Which of them are loaded. A model's path is compared on its node.
+// Marks those that are loaded. A model's path is compared on its node.
 void MarkLoaded(absl::Span<const wire::ModelStatus> loaded, absl::Span<ListedModel> models);
 
 // "kitchen, attic (Ollama)".

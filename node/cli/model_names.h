@@ -1,5 +1,5 @@
-// Which model a person means: by a file, an alias, a short name of the catalogue, a name of a model
-// that this machine or another node of the cluster has, or a name that a hub has. Blocks; one
+// The model that a person means: by a file, an alias, a short name of the catalogue, a name of a
+// model that this machine or another node of the cluster has, or a name that a hub has. Blocks; one
 // thread.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace strata {
 // be read, which is said on stderr.
 Aliases AliasesOf(const std::string& data_dir);
 
-// What an alias stands for; else `name` itself, and a file that is here before all.
+// The target of the alias `name`; else `name` itself, and a file that is here before all.
 std::string WithoutAlias(const std::string& name, const std::string& data_dir);
 
 // The absolute path of a file on this machine; else `model` unchanged. A folder that has a model's
@@ -40,10 +40,10 @@ struct ModelNameOptions {
   const ClientOptions* cluster = nullptr;  // as PullByNameOptions::cluster
   bool whole = false;                      // as PullByNameOptions::whole
 };
-// Where the cluster finds the model that `name` means: a file, fetched first if only a hub has it,
-// or the hub. An absolute path may be one of the machine whose node is called. kNotFound: nobody
-// has it, with the names that are near; kInvalidArgument: it is ambiguous, or in another format;
-// else errors of SourceByName().
+// The place where the cluster finds the model that `name` means: a file, fetched first if only a
+// hub has it, or the hub. An absolute path may be one of the machine whose node is called.
+// kNotFound: nobody has it, with the names that are near; kInvalidArgument: it is ambiguous, or in
+// another format; else errors of SourceByName().
 absl::StatusOr<wire::ModelSource> FindModelSource(const std::string& name,
                                                   const ModelNameOptions& options,
                                                   ModelSession* session);

@@ -108,7 +108,7 @@ std::unique_ptr<CoordinatorClient> ClientOrNote(const ClientOptions& options) {
   return nullptr;
 }
 
-// What a model of so many bytes has to fit in, and how that reads.
+// The room that a model has to fit in, and the words for whether it does.
 struct RoomFit {
   std::optional<uint64_t> room;
 

@@ -77,7 +77,7 @@ class CallStream {
   const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
 };
 
-// Where the file is: that of a loaded model if `model` is the name of one.
+// The place of the file: that of a loaded model if `model` is the name of one.
 absl::StatusOr<wire::ModelSource> FindSource(const ControlModel& wanted, bool may_name_files,
                                              CoordinatorClient* client) {
   wire::ModelSource source;

@@ -18,7 +18,7 @@ struct ControlField {
   bool is_required = false;
 };
 
-// What to plan, or to load.
+// A model that is to be planned or loaded.
 struct ControlModel {
   std::string model;  // a path on a node, or the name of a model that is loaded
   std::string node;   // id of the node that has the path; empty: the one that is called

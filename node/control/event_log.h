@@ -1,4 +1,4 @@
-// What has happened to a cluster, as two looks at it show: nodes that joined or were lost, models
+// The events of a cluster, as two looks at it show them: nodes that joined or were lost, models
 // that were loaded, moved, recovered or unloaded. The newest events are kept, for readers that come
 // back. No input or output of its own; one thread.
 #pragma once

@@ -30,7 +30,7 @@ absl::StatusOr<Aliases> ReadAliases(const std::string& data_dir);
 absl::StatusOr<Aliases> OpenAliases(const std::string& data_dir,
                                     const std::function<void(const std::string&)>& note);
 
-// What `name` stands for; empty: it is no alias.
+// The target of the alias `name`; empty: it is no alias.
 std::string AliasTarget(const Aliases& aliases, absl::string_view name);
 
 // kInvalidArgument: letters, digits, '-', '_' and '.' are what a name may have, and at most

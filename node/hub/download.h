@@ -42,7 +42,7 @@ struct DownloadOptions {
 // failed many times; kCancelled.
 absl::Status Download(const DownloadFile& file, const DownloadOptions& options);
 
-// What the server says of a file, asked again where it is kUnavailable for half a minute. Uses
+// Asks the server about a file, again where it is kUnavailable for half a minute. Uses
 // `retry_first`, `cancelled`, `note` and `explain`. kFailedPrecondition: it is no GGUF file.
 absl::StatusOr<FileProbe> AskForModel(WebGetter* http, const WebRequest& request,
                                       const DownloadOptions& options);

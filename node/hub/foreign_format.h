@@ -24,7 +24,7 @@ struct ForeignFormat {
 // By the names of a model's files, and that of its repository or folder.
 ForeignFormat ForeignFormatOf(absl::Span<const std::string> files, absl::string_view name);
 
-// What to do with a model in that format: the command that converts it. `folder` is shown in it.
+// The command that converts a model in that format. `folder` is shown in it.
 std::string ConversionText(const ForeignFormat& format, absl::string_view folder);
 
 // Why a file or folder of this machine that somebody names as a model cannot be one, and how it

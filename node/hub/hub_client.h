@@ -39,7 +39,7 @@ struct HubRepo {
   std::vector<std::string> made_from;  // the repositories that it was quantized from, as it says
 };
 
-// What a search finds.
+// A repository that a search finds.
 struct HubModel {
   std::string repo;
   uint64_t downloads = 0;  // of the last thirty days

@@ -31,7 +31,7 @@ std::vector<std::string> FilesOf(const LocalModel& model) {
   return files;
 }
 
-// How the program that has the model removes it.
+// The command by which the program that has the model removes it.
 std::string CommandOf(const LocalModel& model) {
   const std::string path = PrintableText::OfPath(model.path).str();
   if (model.place == "Hugging Face") return absl::StrCat("hf cache rm model/", model.repo);

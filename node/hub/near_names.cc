@@ -18,8 +18,8 @@ constexpr size_t kComparedBytesMax = 128;
 constexpr size_t kComparedNamesMax = 2'000;
 constexpr size_t kWithinBytesMin = 3;  // "a" is within most names
 
-// How many characters are added, left out or changed, or two neighbours swapped, to get from `a` to
-// `b`; `more_than` + 1 where they are more than that.
+// The number of characters that are added, left out or changed, or swapped with their neighbours,
+// to get from `a` to `b`; `more_than` + 1 where they are more than that.
 size_t EditDistance(absl::string_view a, absl::string_view b, size_t more_than) {
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > more_than) return more_than + 1;
   std::vector<size_t> before, last(b.size() + 1), row(b.size() + 1);

@@ -21,7 +21,7 @@ DOMPurify.addHook('afterSanitizeAttributes', (node) => {
   node.setAttribute('rel', 'noopener noreferrer');
 });
 
-// What a model wrote is Markdown, and is sanitised: no images from elsewhere, styles or forms.
+// A model writes Markdown, which is sanitised: no images from elsewhere, styles or forms.
 function Markdown({ source }) {
   const at = useRef();
   useEffect(() => {
@@ -61,7 +61,7 @@ const fresh = (model = '') => ({
 const isConversation = (value) => value && typeof value.id === 'string' && Array.isArray(value.messages)
   && value.messages.every((m) => (m.role === 'user' || m.role === 'assistant') && typeof m.content === 'string');
 
-// What is stored, or a file, may hold anything: only what a conversation has is taken.
+// The storage, or a file, may hold anything: only the fields of a conversation are taken.
 function conversationOf(value) {
   const made = { ...fresh(), id: value.id };
   for (const name of ['model', 'system', 'temperature', 'top_p', 'max_tokens', 'seed', 'schema']) {

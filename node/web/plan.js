@@ -1,4 +1,4 @@
-// What the cluster would do with a model, and what if it were another cluster.
+// The plan of the cluster for a model, also as if it were another cluster.
 import { useEffect, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { post } from './api.js';

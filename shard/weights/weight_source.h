@@ -1,4 +1,4 @@
-// Where weights are fetched from: a node (node_weight_source.h), or a web server
+// A place from which weights are fetched: a node (node_weight_source.h), or a web server
 // (web_weight_source.h). Errors name it.
 #pragma once
 

@@ -13,14 +13,14 @@
 namespace strata {
 namespace {
 
-// What is lost at most when the power fails or the node is killed: so many bytes, of so much time.
+// A power cut or a killed node loses at most so many bytes, or those of so much time.
 constexpr uint64_t kSaveBytes = 256u << 20;
 constexpr absl::Duration kSaveEvery = absl::Seconds(10);
 constexpr double kRequestSeconds = 0.5;
 // Time for the source's known hashes after the last block.
 constexpr absl::Duration kLearnTime = absl::Seconds(5);
-// How often peers are asked what they have, and how long none of them gets a block, beside the time
-// of two blocks at the server's speed, until what they were to fetch is taken from the server.
+// Peers are asked what they have so often; and where none of them gets a block for so long, beside
+// the time of two blocks at the server's speed, the server is asked for what they were to fetch.
 constexpr absl::Duration kListEvery = absl::Milliseconds(500), kPeersPatience = absl::Seconds(3);
 // Blocks per request for hashes that the source must compute.
 constexpr size_t kTransferHashesMax = 16;
@@ -221,7 +221,7 @@ void WeightTransfer::Join(size_t provider) {
   }
   absl::Status status = source->Connect();
   if (status.ok()) status = ListBlocks(provider);
-  // What the server sends must be what the peers have.
+  // The server must send the bytes that the peers have.
   const WeightHashes of_peer =
       status.ok() && server_ != SIZE_MAX ? KnownHashes(provider) : WeightHashes();
   absl::MutexLock lock(mu_);

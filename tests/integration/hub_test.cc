@@ -75,7 +75,7 @@ class Hub : public testing::TwoNodes {
   }};
 };
 
-// What a node keeps of models on its disk.
+// The bytes of models that a node keeps on its disk.
 uint64_t BytesInCache(const std::string& data_folder) {
   uint64_t bytes = 0;
   std::error_code error;
@@ -111,7 +111,7 @@ TEST_F(Hub, EachNodeFetchesItsOwnLayers) {
   const Json of_slices = run_of(name);
   EXPECT_EQ(Run(0, {"unload", name, "--json"})["unloaded"], name);
 
-  // What is in the caches is not fetched again.
+  // Blocks that are in the caches are not fetched again.
   const uint64_t before = hub_.body_bytes();
   const auto again = WithHub({"load", "hf:org/tales", "--assign", "attic=0-2,cellar=3-5", "--seqs",
                               "1", "--ctx", "256", "--json", "--node", addresses_[0]});

@@ -17,7 +17,7 @@ before(async () => {
 });
 after(() => end(browser));
 
-// What axe-core finds that keeps people out. A program that drives a browser may run scripts beside the page's policy.
+// The barriers that axe-core finds. A program that drives a browser may run scripts beside the page's policy.
 async function barriers(at) {
   await at.evaluate(fs.readFileSync(axe, 'utf8'));
   return at.evaluate(async () => (await window.axe.run()).violations

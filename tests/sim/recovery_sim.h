@@ -67,7 +67,7 @@ class RecoverySim {
   void Unload();
   // The power fails: no process is left.
   void CutPower();
-  // What happens to the disk of a node that does not run.
+  // The ways in which the disk of a node breaks that does not run.
   enum class DiskFault { kOldBackup, kCopyOfAnother, kDamage };
   void BreakDisk(size_t n, DiskFault fault);
   // It takes no more, or does again.

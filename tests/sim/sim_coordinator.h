@@ -36,7 +36,7 @@
 
 namespace strata {
 
-// Where a node keeps the desired state. Outlives its process.
+// The disk on which a node keeps the desired state. Outlives its process.
 struct SimStateDisk {
   absl::StatusOr<std::string> file = absl::NotFoundError("no file");
   std::string being_written;  // empty: nothing is

@@ -21,7 +21,7 @@ namespace strata {
 // minute), and later (seven minutes).
 inline constexpr int kFirstAttemptsMax = 6, kAttemptsMax = 20;
 
-// What the server says of a file.
+// The server's answer about a file.
 struct FileProbe {
   bool has_ranges = false;
   uint64_t bytes = 0;      // 0: unknown

@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-// What tells this API's clients from OpenAI's where the path is the same.
+// This header tells the API's clients from OpenAI's where the path is the same.
 constexpr char kKeyHeader[] = "x-goog-api-key";
 
 void GeminiGenerate(ApiBackend* backend, const std::string& model, bool stream,

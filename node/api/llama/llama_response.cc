@@ -63,7 +63,7 @@ OrderedJson TimingsOf(const ApiUsage& usage) {
   return timings;
 }
 
-// Which request has which slot, and what it says, is not told.
+// The request that has the slot, and its text, are not told.
 OrderedJson SlotOf(const wire::ModelStatus& model, uint32_t id, bool is_processing) {
   return {{"id", id},
           {"id_task", is_processing ? static_cast<int64_t>(id) : -1},

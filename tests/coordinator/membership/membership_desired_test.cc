@@ -118,7 +118,7 @@ TEST_P(MembershipDesired, OneNodesNewestListIsEverybodysAfterAPowerCut) {
   StartWith(last, newer);
   Rest();
   for (size_t n = 0; n < kNodes; ++n) EXPECT_EQ(Of(n), newer) << sim_.Trace();
-  // What is decided next is newer than any of these.
+  // The next decision is newer than any of these.
   Change(Leader(), {"three"});
   EXPECT_GT(Of(Leader()).version, newer.version);
 }

@@ -38,7 +38,7 @@ TEST(Scheduler, GeneratesTheTokensOfARequestThatRunsAlone) {
   EXPECT_EQ(usage.decode_stages[1].steps, 19);
 }
 
-// How far each report says that the prompt is.
+// The tokens of the prompt that each report says are done.
 std::vector<uint32_t> DoneOf(const SchedulerSim::Record& record) {
   std::vector<uint32_t> done;
   for (const PromptProgress& progress : record.progress) {

@@ -283,7 +283,7 @@ TEST_F(WebWeights, ANodeWithoutATokenTakesThemFromANodeThatHasOne) {
   ASSERT_THAT(with.Fetch(RequestFor({0, 2})), IsOk());
   Source peer("", with.cache());
   EXPECT_THAT(without.Fetch(RequestFor({0, 2}, {peer.address()})), IsOk());
-  // What that node has not either, it fetches for this one.
+  // That node fetches for this one what it does not have itself.
   Source relay("", with.cache(), [&](const std::string& id) { return with.ServerOf(id); });
   const auto fetched = without.Fetch(RequestFor({2, 5}, {relay.address()}));
   ASSERT_THAT(fetched, IsOk());
