@@ -343,7 +343,6 @@ strata_release() {
   local what="Building Strata (the first time takes a few minutes)"
   if [[ -x $(strata_bin_dir release)/strata ]]; then
     what="Bringing the build up to date"
-    strata_page_modules "$strata_repo/build/release"
     cmp -s "$strata_repo/CMakePresets.json" "$strata_repo/build/release/.presets" &&
       strata_run ninja -C "$strata_repo/build/release" -n strata 2>/dev/null | grep -q 'no work to do' && return
   fi

@@ -521,7 +521,11 @@ void Coordinator::Release(uint64_t lease) {
     reclaimer_.OnDeploymentEnded(SteadyTime::Now());
     ++unloads_;
   }
-  last->Unload(WasUnloaded(*last));
+  UnloadCounted(last.get());
+}
+
+void Coordinator::UnloadCounted(Deployment* deployment) {
+  deployment->Unload(WasUnloaded(*deployment));
   absl::MutexLock lock(mu_);
   --unloads_;
   recovery_.OnRoomMade();
@@ -547,9 +551,8 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     auto deployment = Find(model);
     if (absl::IsNotFound(deployment.status())) {
       {
-        const auto is_known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-          return stopping_ || !role_.is_leader() || !reloads_.is_unknown();
-        };
+        const auto is_known = [this]()
+                                  ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !WaitsForDesired(); };
         absl::MutexLock lock(mu_);
         if (!mu_.AwaitWithTimeout(absl::Condition(&is_known), kReloadTime)) return Reloading();
       }
@@ -569,12 +572,7 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
       reloads_.Remove((*deployment)->model_id());
       ++unloads_;
     }
-    (*deployment)->Unload(WasUnloaded(**deployment));
-    {
-      absl::MutexLock lock(mu_);
-      --unloads_;
-      recovery_.OnRoomMade();
-    }
+    UnloadCounted(deployment->get());
     AwaitDesired();
     return name.str();
   }

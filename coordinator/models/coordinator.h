@@ -288,8 +288,12 @@ class Coordinator {
   void StepDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // This node does not coordinate, and has models nevertheless.
   bool HasModelsOfAnother() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // This node coordinates, and does not know the desired state yet.
+  bool WaitsForDesired() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // The desired state is known, or can be learnt.
   bool MayReclaim() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // One that was taken out and counted in `unloads_`; blocks until its memory is free.
+  void UnloadCounted(Deployment* deployment);
   void UnloadUnlisted(const std::vector<DeploymentPtr>& models);
   void RunLeadershipLoop();   // thread: what follows from a change of the role
   bool ReclaimStaleStages();  // true: all nodes answered, and no stage was stale

@@ -228,9 +228,7 @@ void Coordinator::LogReplacedDesired(const DesiredState& by) {
 void Coordinator::AwaitDesired() {
   uint64_t decided = 0;
   {
-    const auto may_change = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return stopping_ || !role_.is_leader() || !reloads_.is_unknown();
-    };
+    const auto may_change = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !WaitsForDesired(); };
     absl::MutexLock lock(mu_);
     decided = decisions_.decided();
     if (decided == decisions_.stored()) return;
@@ -251,12 +249,14 @@ void Coordinator::AwaitDesired() {
 
 void Coordinator::UnloadUnlisted(const std::vector<DeploymentPtr>& models) {
   ForEach(models, [this](Deployment* model) {
-    model->Unload(absl::UnavailableError(absl::StrCat(model->name(), " was unloaded")));
+    UnloadCounted(model);
     absl::MutexLock lock(mu_);
-    --unloads_;
-    recovery_.OnRoomMade();
     reclaimer_.OnDeploymentEnded(SteadyTime::Now());
   });
+}
+
+bool Coordinator::WaitsForDesired() const {
+  return !stopping_ && role_.is_leader() && reloads_.is_unknown();
 }
 
 bool Coordinator::MayReclaim() const {

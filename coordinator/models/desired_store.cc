@@ -66,7 +66,6 @@ void DesiredStore::OnSetAside(const absl::Status& why, const absl::StatusOr<std:
 void DesiredStore::Keep(const DesiredStatePtr& desired, const std::string& owner) {
   // Nobody ever changed it: there is nothing to keep.
   if (desired->version == DesiredVersion()) return;
-  if (wanted_.desired == desired && wanted_.owner == owner) return;
   wanted_ = {desired, owner};
 }
 

@@ -17,12 +17,6 @@ namespace {
 // Then the BLAKE3 of the rest, which is a SelfTestList.
 constexpr absl::string_view kHead = "strata self-tests 1\n";
 
-std::string HashOf(absl::string_view bytes) {
-  WeightHasher hasher;
-  hasher.Add(bytes);
-  return hasher.Finish();
-}
-
 }  // namespace
 
 SelfTestFile::SelfTestFile(std::string path) : path_(std::move(path)) {
@@ -46,7 +40,7 @@ void SelfTestFile::Read() {
     absl::string_view bytes = file->Reveal();
     const bool is_whole =
         absl::ConsumePrefix(&bytes, kHead) && bytes.size() >= kWeightHashBytes &&
-        HashOf(bytes.substr(kWeightHashBytes)) == bytes.substr(0, kWeightHashBytes) &&
+        HashOfBytes(bytes.substr(kWeightHashBytes)) == bytes.substr(0, kWeightHashBytes) &&
         tests_.ParseFromString(std::string(bytes.substr(kWeightHashBytes)));
     if (is_whole) return;
     status = absl::DataLossError(absl::StrCat(path_, " is damaged, or of another version"));
@@ -91,8 +85,8 @@ void SelfTestFile::WriteChanges() {
       if (!std::exchange(changed_, false)) return;
       tests = tests_.SerializeAsString();
     }
-    const absl::Status written = WritePrivateFile(path_, absl::StrCat(kHead, HashOf(tests), tests),
-                                                  PrivateFileMode::kReplace);
+    const absl::Status written = WritePrivateFile(
+        path_, absl::StrCat(kHead, HashOfBytes(tests), tests), PrivateFileMode::kReplace);
     if (!written.ok()) LOG(WARNING) << "self-tests are not kept: " << written.message();
   }
 }

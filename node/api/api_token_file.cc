@@ -264,7 +264,7 @@ absl::StatusOr<Secret> AddLinkCode(const std::string& path, absl::Time now) {
 
 absl::StatusOr<Secret> RedeemLinkCode(const std::string& path, absl::string_view code,
                                       absl::Time now) {
-  const absl::Status refused = absl::PermissionDeniedError(
+  absl::Status refused = absl::PermissionDeniedError(
       "this link was used already, or has expired: strata page prints a new one");
   const absl::StatusOr<std::string> hash = ApiTokenHash(code);
   if (!hash.ok()) return refused;

@@ -50,7 +50,7 @@ struct ApiToken {
   absl::Time created;
   ApiTokenLimits limits;
   ApiScopes scopes = {.chat = true};
-  bool once = false;  // the code of a link, which admits nobody by itself: RedeemLink()
+  bool once = false;  // the code of a link, which admits nobody by itself: RedeemLinkCode()
 };
 
 // The hash of a token's text as a client sends it. kInvalidArgument: `text` is not a token.

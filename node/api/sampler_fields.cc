@@ -183,6 +183,13 @@ void ReadContextShift(FieldReader* fields, ApiRequest* request) {
       static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
 }
 
+void EnableLogprobs(ApiRequest* request, uint32_t top) {
+  request->logprobs = true;
+  request->top_logprobs = top;
+  request->sampler.set_report_logprob(true);
+  request->sampler.set_logprobs(std::max(top, request->sampler.logprobs()));
+}
+
 void ReadSuffix(FieldReader* fields, ApiRequest* request) {
   auto suffix = fields->Text("suffix");
   if (suffix && !suffix->empty()) request->infill = ApiInfill{.suffix = *std::move(suffix)};

@@ -2,6 +2,7 @@
 // llama.cpp and OpenAI have for them. Pure; no byte of the input is trusted.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names
                    ApiRequest* request);
 // llama.cpp's fields for the context's end.
 void ReadContextShift(FieldReader* fields, ApiRequest* request);
+// Reports the log-probability of each token, and of the `top` likeliest at its place.
+void EnableLogprobs(ApiRequest* request, uint32_t top);
 // OpenAI's "suffix"; an empty one is none.
 void ReadSuffix(FieldReader* fields, ApiRequest* request);
 

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <iostream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "transport/base/utf8.h"
@@ -32,6 +34,14 @@ absl::StatusOr<std::string> ReadPromptFromStdin() {
     return absl::InvalidArgumentError("the prompt on stdin is not UTF-8");
   }
   return text;
+}
+
+bool Confirm(absl::string_view question) {
+  std::cerr << question << " [y/N] " << std::flush;
+  std::string line;
+  std::getline(std::cin, line);
+  const std::string answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
+  return answer == "y" || answer == "yes";
 }
 
 }  // namespace strata

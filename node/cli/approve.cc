@@ -3,12 +3,12 @@
 #include <iostream>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "coordinator/models/node_match.h"
+#include "node/base/standard_input.h"
 #include "transport/base/peer_addresses.h"
 #include "transport/pairing/pairing_service.h"
 #include "transport/security/tls_look.h"
@@ -49,12 +49,7 @@ absl::StatusOr<std::vector<std::string>> FindWaiting(const wire::GetClusterRespo
 }
 
 absl::StatusOr<bool> ConfirmCode(const std::string& code) {
-  std::cerr << "The code is  " << code << "  . Does the new node show the same? [y/N] "
-            << std::flush;
-  std::string line;
-  std::getline(std::cin, line);
-  const std::string answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
-  return answer == "y" || answer == "yes";
+  return Confirm(absl::StrCat("The code is  ", code, "  . Does the new node show the same?"));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "node/base/interrupt.h"
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
+#include "node/cli/json_line.h"
 #include "node/cli/model_names.h"
 #include "node/client/model_session.h"
 #include "node/hub/catalogue.h"
@@ -27,13 +28,7 @@
 #include "transport/base/environment.h"
 
 namespace strata {
-namespace {
-
-std::string Dump(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-}  // namespace
+namespace {}  // namespace
 
 bool IsOfflineByVariable() {
   // Set to anything but 0, as Hugging Face's own programs read it.
@@ -86,12 +81,12 @@ class NamedPull {
 
   absl::StatusOr<wire::ModelSource> ForCluster() {
     if (auto s = Begin(); !s.ok()) return s;
+    const auto named = FindNamedModel(*source_, options_);
+    if (!named.ok()) return Explained(named.status());
     wire::ModelSource source;
-    if (!by_.whole && n_nodes_ > 1) {
-      const auto named = FindNamedModel(*source_, options_);
-      if (!named.ok()) return Explained(named.status());
-      source.set_path(named->model.path);
-      if (named->model.was_here) return source;
+    source.set_path(named->model.path);
+    if (named->model.was_here) return source;
+    if (!by_.whole && NodesThatAnswer() > 1) {
       auto remote = RemoteModelOf(*named, *source_, options_);
       if (!remote.ok()) return remote.status();
       if (remote->has_value()) {
@@ -100,9 +95,8 @@ class NamedPull {
       }
       PrintNote("the server sends no parts of files: the whole file is fetched to this machine");
     }
-    const auto pulled = Pull(*source_, options_);
+    const auto pulled = FetchNamedModel(*named, *source_, options_);
     if (!pulled.ok()) return Explained(pulled.status());
-    source.set_path(pulled->path);
     return source;
   }
 
@@ -112,15 +106,9 @@ class NamedPull {
     options_ = {.hub = HubOptionsFromEnvironment(),
                 .folders = ModelFoldersFromEnvironment(),
                 .offline = by_.offline || IsOfflineByVariable()};
-    std::optional<ClusterSnapshot> report;
-    if (by_.cluster != nullptr) report = SnapshotOf(*by_.cluster);
-    if (report.has_value()) {
-      n_nodes_ =
-          absl::c_count_if(report->nodes, [](const NodeReport& node) { return node.status.ok(); });
-      if (source_->kind == ModelSource::Kind::kHuggingFace && source_->quant.empty() &&
-          source_->file.empty()) {
-        options_.bytes_max = RoomOf(*report);
-      }
+    if (source_->kind == ModelSource::Kind::kHuggingFace && source_->quant.empty() &&
+        source_->file.empty() && Report().has_value()) {
+      options_.bytes_max = RoomOf(*Report());
     }
     options_.hub.cancelled = by_.cancelled;
     options_.hub.note = [this](const std::string& note) {
@@ -134,6 +122,20 @@ class NamedPull {
     return absl::OkStatus();
   }
 
+  // The cluster's, asked for once; nullopt: there is none, or it does not answer.
+  const std::optional<ClusterSnapshot>& Report() {
+    if (!report_.has_value()) {
+      report_.emplace(by_.cluster == nullptr ? std::nullopt : SnapshotOf(*by_.cluster));
+    }
+    return *report_;
+  }
+
+  int64_t NodesThatAnswer() {
+    if (!Report().has_value()) return 0;
+    return absl::c_count_if(Report()->nodes,
+                            [](const NodeReport& node) { return node.status.ok(); });
+  }
+
   absl::Status Explained(const absl::Status& status) const {
     if (!source_->may_be_a_path || !absl::IsNotFound(status)) return status;
     return absl::NotFoundError(absl::StrCat(name_, ": no such file here, and ", status.message()));
@@ -143,7 +145,7 @@ class NamedPull {
   const PullByNameOptions& by_;
   const absl::StatusOr<ModelSource> source_;
   PullOptions options_;
-  int64_t n_nodes_ = 0;  // that answer
+  std::optional<std::optional<ClusterSnapshot>> report_;
   std::optional<PullProgress> progress_;
   std::string label_;
 };
@@ -155,10 +157,6 @@ std::optional<uint64_t> RoomForModel(const ClientOptions& options) {
   return report.has_value() ? RoomOf(*report) : std::nullopt;
 }
 
-absl::StatusOr<PulledModel> PullByName(const std::string& name, const PullByNameOptions& by) {
-  return NamedPull(name, by).Whole();
-}
-
 absl::StatusOr<wire::ModelSource> SourceByName(const std::string& name,
                                                const PullByNameOptions& by) {
   return NamedPull(name, by).ForCluster();
@@ -168,8 +166,9 @@ absl::Status RunPull(const PullVerbOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead
   Interrupt interrupt([] {});
   const std::string meant = WithoutAlias(options.model, options.data_dir);
-  auto pulled = PullByName(
-      meant, {.offline = options.offline, .cancelled = [&] { return interrupt.requested(); }});
+  const PullByNameOptions by = {.offline = options.offline,
+                                .cancelled = [&] { return interrupt.requested(); }};
+  auto pulled = NamedPull(meant, by).Whole();
   if (absl::IsNotFound(pulled.status())) {
     if (const auto here = FindLocalModel(FindLocalModels(ModelFoldersFromEnvironment()), meant);
         here.ok()) {
@@ -195,11 +194,11 @@ absl::Status RunPull(const PullVerbOptions& options) {
     return absl::CancelledError("interrupted; what came is kept: run it again to go on");
   }
   if (!pulled.ok()) return pulled.status();
-  return WriteToStdout(options.json ? Dump({{"name", pulled->name},
-                                            {"path", pulled->path},
-                                            {"quant", pulled->quant},
-                                            {"bytes", pulled->bytes},
-                                            {"was_here", pulled->was_here}})
+  return WriteToStdout(options.json ? JsonLine({{"name", pulled->name},
+                                                {"path", pulled->path},
+                                                {"quant", pulled->quant},
+                                                {"bytes", pulled->bytes},
+                                                {"was_here", pulled->was_here}})
                                     : pulled->path + "\n");
 }
 

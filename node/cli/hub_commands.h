@@ -22,11 +22,9 @@ struct PullByNameOptions {
   bool whole = false;  // SourceByName(): all of it to this machine, whatever the cluster is
 };
 // The file of the model that `name` means, also in the catalogue, fetched unless it is here, with
-// notes and progress on stderr. kNotFound: no hub has such names (ParseModelSource()); else errors
-// of Pull().
-absl::StatusOr<PulledModel> PullByName(const std::string& name, const PullByNameOptions& by);
-// As PullByName(), but where the cluster has several nodes and the server sends ranges nothing is
-// fetched: each node is to fetch its own layers from `remote`.
+// notes and progress on stderr; but where the cluster has several nodes and the server sends ranges
+// nothing is fetched: each node is to fetch its own layers from `remote`. kNotFound: no hub has
+// such names (ParseModelSource()); else errors of Pull().
 absl::StatusOr<wire::ModelSource> SourceByName(const std::string& name,
                                                const PullByNameOptions& by);
 

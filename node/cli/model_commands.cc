@@ -20,10 +20,12 @@
 #include "node/base/data_dir.h"
 #include "node/base/standard_output.h"
 #include "node/chat/template_check.h"
+#include "node/cli/json_line.h"
 #include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
 #include "node/client/generation_report.h"
 #include "node/hub/local_models.h"
+#include "node/status/model_json.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -204,23 +206,13 @@ absl::Status RunLoad(const LoadOptions& options) {
   const ChatSupport chat = CheckTemplate(
       {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()});
   if (options.plan.json) {
-    nlohmann::json stages = nlohmann::json::array();
-    for (const wire::ModelStage& stage : model.stages()) {
-      stages.push_back({{"node", stage.node_name()},
-                        {"device", stage.device()},
-                        {"layers", {stage.layers().begin(), stage.layers().end()}},
-                        {"slice_bytes", stage.info().slice_bytes()},
-                        {"host_bytes", stage.info().host_bytes()},
-                        {"kv_bytes", stage.info().kv_bytes()},
-                        {"load_ms", stage.info().load_ms()}});
-    }
     nlohmann::json out = {
         {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
         {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
         {"seqs", model.n_seqs()},         {"exact", model.exact()},
-        {"chat", chat.status.ok()},       {"stages", std::move(stages)}};
+        {"chat", chat.status.ok()},       {"stages", ModelStagesJson(model)}};
     if (!chat.status.ok()) out["chat_problem"] = chat.status.message();
-    return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return WriteToStdout(JsonLine(out));
   }
   if (model.exact() && model.n_seqs() > 1) PrintNote(ExactCost(model));
   if (!chat.status.ok()) {

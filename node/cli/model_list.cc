@@ -136,7 +136,7 @@ void MarkLoaded(absl::Span<const wire::ModelStatus> loaded, absl::Span<ListedMod
 }
 
 std::string PlacesText(const ListedModel& model) {
-  std::vector<std::string> texts;
+  std::vector<std::string> places;
   for (size_t i = 0; i < model.copies.size();) {
     // Neighbours in the same program's folders share its name.
     std::vector<std::string> nodes;
@@ -144,10 +144,10 @@ std::string PlacesText(const ListedModel& model) {
     for (; i < model.copies.size() && model.copies[i].place == place; ++i) {
       if (!model.copies[i].node_name.empty()) nodes.push_back(model.copies[i].node_name);
     }
-    texts.push_back(nodes.empty() ? place
-                                  : absl::StrCat(absl::StrJoin(nodes, ", "), " (", place, ")"));
+    places.push_back(nodes.empty() ? place
+                                   : absl::StrCat(absl::StrJoin(nodes, ", "), " (", place, ")"));
   }
-  return absl::StrJoin(texts, ", ");
+  return absl::StrJoin(places, ", ");
 }
 
 nlohmann::json ListedModelJson(const ListedModel& model) {

@@ -17,6 +17,25 @@
 #include "transport/base/printable_text.h"
 
 namespace strata {
+namespace {
+
+// A model that a node of a cluster has.
+LocalModel LocalModelOf(const wire::KnownModel& known) {
+  const wire::LocalModelFile& file = known.file();
+  LocalModel model = {.name = file.name(), .path = file.path(), .place = file.place()};
+  model.variant = {.quant = file.quant(),
+                   .parts = {{.name = std::filesystem::path(file.path()).filename().string(),
+                              .bytes = file.bytes()}},
+                   .bytes = file.bytes()};
+  if (const auto source = ParseModelSource(file.name()); source.ok()) {
+    model.repo = source->repo;
+    model.is_ollama = source->kind == ModelSource::Kind::kOllama;
+    model.revision = model.is_ollama ? source->tag : source->revision;
+  }
+  return model;
+}
+
+}  // namespace
 
 Aliases AliasesOf(const std::string& data_dir) {
   const auto folder = DataDir::PathOf(data_dir);
@@ -44,21 +63,6 @@ std::string ModelPathOf(const std::string& model) {
   std::error_code error;
   const std::string path = std::filesystem::absolute(model, error).string();
   return error ? model : path;
-}
-
-LocalModel LocalModelOf(const wire::KnownModel& known) {
-  const wire::LocalModelFile& file = known.file();
-  LocalModel model = {.name = file.name(), .path = file.path(), .place = file.place()};
-  model.variant = {.quant = file.quant(),
-                   .parts = {{.name = std::filesystem::path(file.path()).filename().string(),
-                              .bytes = file.bytes()}},
-                   .bytes = file.bytes()};
-  if (const auto source = ParseModelSource(file.name()); source.ok()) {
-    model.repo = source->repo;
-    model.is_ollama = source->kind == ModelSource::Kind::kOllama;
-    model.revision = model.is_ollama ? source->tag : source->revision;
-  }
-  return model;
 }
 
 std::vector<std::string> NamesToMean(const std::string& data_dir,

@@ -26,9 +26,6 @@ std::string WithoutAlias(const std::string& name, const std::string& data_dir);
 bool IsModelFile(const std::string& path);
 std::string ModelPathOf(const std::string& model);
 
-// A model that a node of a cluster has.
-LocalModel LocalModelOf(const wire::KnownModel& known);
-
 // Names that a person may have meant: those of models here, aliases and the catalogue, and of
 // `known`.
 std::vector<std::string> NamesToMean(const std::string& data_dir,

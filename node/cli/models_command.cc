@@ -17,6 +17,7 @@
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
 #include "node/cli/hub_commands.h"
+#include "node/cli/json_line.h"
 #include "node/cli/model_list.h"
 #include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
@@ -35,10 +36,6 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kPlansTime = absl::Seconds(10);
 constexpr size_t kReasonsMax = 5;  // that are said below a table
-
-std::string JsonLine(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
 
 // A table whose last column comes later than the others, row by row.
 class GrowingTable {
@@ -108,23 +105,15 @@ std::unique_ptr<CoordinatorClient> ClientOrNote(const ClientOptions& options) {
   return nullptr;
 }
 
-// The room that a model has to fit in, and the words for whether it does.
-struct RoomFit {
-  std::optional<uint64_t> room;
-
-  std::optional<bool> Fits(uint64_t bytes) const {
-    if (!room || bytes == 0) return std::nullopt;
-    return bytes <= *room;
-  }
-  std::string Text(uint64_t bytes) const {
-    const auto fits = Fits(bytes);
-    if (!fits) return "?";
-    return *fits ? "yes" : absl::StrCat("no: ", BytesString(bytes - *room), " missing");
-  }
-};
+// Whether a model of so many bytes fits; 0: unknown.
+ModelFit FitIn(std::optional<uint64_t> room, uint64_t bytes) {
+  if (!room || bytes == 0) return {};
+  if (bytes <= *room) return {.kind = ModelFit::Kind::kFits};
+  return {.kind = ModelFit::Kind::kDoesNotFit, .missing_bytes = bytes - *room};
+}
 
 absl::Status ListCatalogue(const ModelsOptions& options) {
-  const RoomFit fit = {.room = RoomForModel(options.client)};
+  const std::optional<uint64_t> room = RoomForModel(options.client);
   const std::vector<LocalModel> here = FindLocalModels(ModelFoldersFromEnvironment());
   Json list = Json::array();
   std::vector<std::vector<std::string>> rows = {{"NAME", "MODEL", "ABOUT", "HERE", "FITS"}};
@@ -134,10 +123,11 @@ absl::Status ListCatalogue(const ModelsOptions& options) {
                  {"model", model.source},
                  {"bytes_about", model.bytes()},
                  {"here", is_here}};
-    if (const auto fits = fit.Fits(model.bytes())) each["fits"] = *fits;
+    const ModelFit fit = FitIn(room, model.bytes());
+    if (fit.kind != ModelFit::Kind::kUnknown) each["fits"] = fit.kind == ModelFit::Kind::kFits;
     list.push_back(std::move(each));
     rows.push_back({model.name, model.source, BytesString(model.bytes()), is_here ? "yes" : "no",
-                    fit.Text(model.bytes())});
+                    FitText(fit)});
   }
   if (options.json) return WriteToStdout(JsonLine({{"models", std::move(list)}}));
   PrintNote("sizes are those of Q4_K_M, from the number of weights");
@@ -232,7 +222,7 @@ absl::Status RunModelsSearch(const ModelsSearchOptions& options) {
     PrintNote(absl::StrCat("nothing in GGUF is found by \"", words, "\""));
     return absl::OkStatus();
   }
-  const RoomFit fit = {.room = RoomForModel(options.client)};
+  const std::optional<uint64_t> room = RoomForModel(options.client);
   std::vector<std::vector<std::string>> rows = {{"NAME", "DOWNLOADS", "FITS"}};
   for (const HubModel& model : *found) {
     rows.push_back({absl::StrCat("hf:", model.repo), absl::StrCat(model.downloads)});
@@ -257,13 +247,14 @@ absl::Status RunModelsSearch(const ModelsSearchOptions& options) {
       Json quants = Json::array();
       for (const ModelVariant& variant : variants) {
         Json quant = {{"quant", variant.quant}, {"bytes", variant.bytes}};
-        if (const auto fits = fit.Fits(variant.bytes)) quant["fits"] = *fits;
+        const ModelFit fit = FitIn(room, variant.bytes);
+        if (fit.kind != ModelFit::Kind::kUnknown) quant["fits"] = fit.kind == ModelFit::Kind::kFits;
         quants.push_back(std::move(quant));
       }
       each["quants"] = std::move(quants);
-      if (const auto choice = ChooseQuant(variants, "", "", fit.room); choice.ok()) {
+      if (const auto choice = ChooseQuant(variants, "", "", room); choice.ok()) {
         each["best"] = choice->variant.quant;
-        text = absl::StrCat(fit.room ? "" : "? ", choice->variant.quant, " ",
+        text = absl::StrCat(room ? "" : "? ", choice->variant.quant, " ",
                             BytesString(choice->variant.bytes));
       } else if (!variants.empty()) {
         text = absl::StrCat("no: the smallest is ", variants[0].quant, " ",

@@ -3,16 +3,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <iostream>
 #include <system_error>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "node/base/progress.h"
+#include "node/base/standard_input.h"
 #include "node/base/standard_output.h"
+#include "node/cli/json_line.h"
 #include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
 #include "node/hub/model_removal.h"
@@ -65,28 +65,23 @@ absl::Status RunRemove(const RemoveOptions& options) {
       return absl::FailedPreconditionError(
           absl::StrCat("this would remove ", removal->name, "; --yes does so without a terminal"));
     }
-    std::cerr << "Remove " << removal->name << " (" << removal->files.size()
-              << (removal->files.size() == 1 ? " file, " : " files, ")
-              << BytesString(removal->freed_bytes) << " freed)"
-              << (removal->users.empty()
-                      ? ""
-                      : absl::StrCat(", which ", absl::StrJoin(removal->users, ", "),
-                                     " uses by a link"))
-              << "? [y/N] " << std::flush;
-    std::string line;
-    std::getline(std::cin, line);
-    const std::string answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
-    if (answer != "y" && answer != "yes") return absl::CancelledError("nothing is removed");
+    const std::string question = absl::StrCat(
+        "Remove ", removal->name, " (", removal->files.size(),
+        removal->files.size() == 1 ? " file, " : " files, ", BytesString(removal->freed_bytes),
+        " freed)",
+        removal->users.empty()
+            ? ""
+            : absl::StrCat(", which ", absl::StrJoin(removal->users, ", "), " uses by a link"),
+        "?");
+    if (!Confirm(question)) return absl::CancelledError("nothing is removed");
   }
   if (auto s = RemoveModel(folders, *removal); !s.ok()) return s;
-  return WriteToStdout(
-      options.json ? nlohmann::json{{"removed", removal->name},
-                                    {"files", removal->files},
-                                    {"freed_bytes", removal->freed_bytes}}
-                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                         "\n"
-                   : absl::StrCat(removal->name, " is removed, ", BytesString(removal->freed_bytes),
-                                  " are free again\n"));
+  return WriteToStdout(options.json
+                           ? JsonLine({{"removed", removal->name},
+                                       {"files", removal->files},
+                                       {"freed_bytes", removal->freed_bytes}})
+                           : absl::StrCat(removal->name, " is removed, ",
+                                          BytesString(removal->freed_bytes), " are free again\n"));
 }
 
 }  // namespace strata

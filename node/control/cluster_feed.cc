@@ -15,19 +15,19 @@
 namespace strata {
 namespace {
 
-absl::StatusOr<ClusterFeed::Texts> TextsOf(const absl::StatusOr<ClusterState>& state) {
+absl::StatusOr<ClusterFeed::StateJson> JsonOf(const absl::StatusOr<ClusterState>& state) {
   if (!state.ok()) return state.status();
-  ClusterFeed::Texts texts = {.cluster = StatusJson(state->report),
-                              .models = absl::UnavailableError("")};
-  texts.cluster.pop_back();  // the line's end
+  ClusterFeed::StateJson json = {.cluster = StatusJson(state->report),
+                                 .models = absl::UnavailableError("")};
+  json.cluster.pop_back();  // the line's end
   if (!state->models.ok()) {
-    texts.models = state->models.status();
-    return texts;
+    json.models = state->models.status();
+    return json;
   }
   nlohmann::json models = nlohmann::json::array();
   for (const wire::ModelStatus& model : *state->models) models.push_back(ModelJson(model));
-  texts.models = JsonText(nlohmann::json{{"models", std::move(models)}});
-  return texts;
+  json.models = JsonText(nlohmann::json{{"models", std::move(models)}});
+  return json;
 }
 
 std::string ProblemEvent(const absl::Status& status) {
@@ -47,7 +47,7 @@ ClusterFeed::~ClusterFeed() {
   thread_.join();
 }
 
-absl::Status ClusterFeed::Look(OnTexts then) {
+absl::Status ClusterFeed::Look(OnState then) {
   absl::MutexLock lock(mu_);
   if (waiting_.size() >= kLooksWaitingMax) {
     return absl::ResourceExhaustedError("too many look at the cluster at a time; try again");
@@ -94,48 +94,38 @@ void ClusterFeed::Run() {
       is_new_ = false;
     }
     const absl::StatusOr<ClusterState> state = options_.fetch();
-    const absl::StatusOr<Texts> texts = TextsOf(state);
-    std::vector<OnTexts> waiting;
+    const absl::StatusOr<StateJson> json = JsonOf(state);
+    std::vector<OnState> waiting;
     {
       absl::MutexLock lock(mu_);
       waiting.swap(waiting_);
-      Publish(state, texts);
+      Publish(state, json);
     }
-    for (OnTexts& then : waiting) std::move(then)(texts);
+    for (OnState& then : waiting) std::move(then)(json);
   }
 }
 
 void ClusterFeed::Publish(const absl::StatusOr<ClusterState>& state,
-                          const absl::StatusOr<Texts>& texts) {
+                          const absl::StatusOr<StateJson>& json) {
   if (watchers_.empty()) return;  // what happens while nobody watches is seen at the next look
-  std::string events;
-  if (!texts.ok()) {
-    events = ProblemEvent(texts.status());
-  } else {
-    events = log_.Update(state->report, state->models.ok() ? &*state->models : nullptr, WallNow());
-    if (texts->cluster != cluster_) {
-      cluster_ = texts->cluster;
-      ++cluster_version_;
-    }
-    if (!texts->models.ok()) {
-      absl::StrAppend(&events, ProblemEvent(texts->models.status()));
-    } else if (*texts->models != models_) {
-      models_ = *texts->models;
-      ++models_version_;
-    }
-    next_ += options_.every *
-             static_cast<int64_t>((cluster_.size() + models_.size()) / kWatchBytesPerSecond);
+  if (!json.ok()) {
+    const std::string problem = ProblemEvent(json.status());
+    for (Watcher& watcher : watchers_) watcher.responder->Write(problem);
+    return;
   }
-  const std::string cluster = ServerSentEvent("cluster", cluster_);
-  const std::string models = ServerSentEvent("models", models_);
+  std::string events =
+      log_.Update(state->report, state->models.ok() ? &*state->models : nullptr, WallNow());
+  if (!json->models.ok()) absl::StrAppend(&events, ProblemEvent(json->models.status()));
+  const bool has_cluster = std::exchange(cluster_, json->cluster) != json->cluster;
+  const bool has_models =
+      json->models.ok() && std::exchange(models_, *json->models) != *json->models;
+  next_ += options_.every *
+           static_cast<int64_t>((cluster_.size() + models_.size()) / kWatchBytesPerSecond);
   for (Watcher& watcher : watchers_) {
+    const bool is_new = std::exchange(watcher.is_new, false);
     std::string text;
-    if (texts.ok() && std::exchange(watcher.cluster, cluster_version_) != cluster_version_) {
-      text += cluster;
-    }
-    if (texts.ok() && std::exchange(watcher.models, models_version_) != models_version_) {
-      text += models;
-    }
+    if (has_cluster || is_new) text += ServerSentEvent("cluster", cluster_);
+    if (has_models || (is_new && !models_.empty())) text += ServerSentEvent("models", models_);
     absl::StrAppend(&text, events);
     if (!text.empty()) watcher.responder->Write(text);
   }

@@ -49,7 +49,7 @@ class ClusterFeed {
     absl::Duration every = absl::Seconds(1);
   };
   // As they are served: each one line of JSON.
-  struct Texts {
+  struct StateJson {
     std::string cluster;                 // StatusJson()
     absl::StatusOr<std::string> models;  // {"models":[…]}
   };
@@ -58,8 +58,8 @@ class ClusterFeed {
   ~ClusterFeed();
 
   // Calls `then` with the state as of now, on the feed's thread. kResourceExhausted: too many wait.
-  using OnTexts = absl::AnyInvocable<void(const absl::StatusOr<Texts>&) &&>;
-  absl::Status Look(OnTexts then);
+  using OnState = absl::AnyInvocable<void(const absl::StatusOr<StateJson>&) &&>;
+  absl::Status Look(OnState then);
 
   // Streams events until the client goes, the kept ones behind `last_id` first.
   // kResourceExhausted: too many watch.
@@ -69,10 +69,10 @@ class ClusterFeed {
  private:
   struct Watcher {
     std::shared_ptr<HttpResponder> responder;  // shared with the connection
-    uint64_t cluster = 0, models = 0;          // versions that it has
+    bool is_new = true;                        // has no state yet
   };
   void Run();
-  void Publish(const absl::StatusOr<ClusterState>& state, const absl::StatusOr<Texts>& texts)
+  void Publish(const absl::StatusOr<ClusterState>& state, const absl::StatusOr<StateJson>& json)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -80,12 +80,11 @@ class ClusterFeed {
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<OnTexts> waiting_ ABSL_GUARDED_BY(mu_);
+  std::vector<OnState> waiting_ ABSL_GUARDED_BY(mu_);
   std::list<Watcher> watchers_ ABSL_GUARDED_BY(mu_);
   SteadyTime next_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
   bool is_new_ ABSL_GUARDED_BY(mu_) = false;  // a watcher has no state yet
   std::string cluster_ ABSL_GUARDED_BY(mu_), models_ ABSL_GUARDED_BY(mu_);  // as last published
-  uint64_t cluster_version_ ABSL_GUARDED_BY(mu_) = 0, models_version_ ABSL_GUARDED_BY(mu_) = 0;
   std::thread thread_;
 };
 

@@ -5,7 +5,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
@@ -277,19 +276,19 @@ void ControlApi::OpenSession(const SharedExchange& exchange) {
 
 void ControlApi::ShowCluster(const SharedExchange& exchange) {
   const absl::Status status =
-      feed_.Look([exchange](const absl::StatusOr<ClusterFeed::Texts>& texts) {
-        if (!texts.ok()) return FailWith(exchange, texts.status());
-        AnswerText(exchange, texts->cluster);
+      feed_.Look([exchange](const absl::StatusOr<ClusterFeed::StateJson>& json) {
+        if (!json.ok()) return FailWith(exchange, json.status());
+        AnswerText(exchange, json->cluster);
       });
   if (!status.ok()) FailWith(exchange, status);
 }
 
 void ControlApi::ShowModels(const SharedExchange& exchange) {
   const absl::Status status =
-      feed_.Look([exchange](const absl::StatusOr<ClusterFeed::Texts>& texts) {
-        const absl::Status known = texts.ok() ? texts->models.status() : texts.status();
+      feed_.Look([exchange](const absl::StatusOr<ClusterFeed::StateJson>& json) {
+        const absl::Status known = json.ok() ? json->models.status() : json.status();
         if (!known.ok()) return FailWith(exchange, known);
-        AnswerText(exchange, *texts->models);
+        AnswerText(exchange, *json->models);
       });
   if (!status.ok()) FailWith(exchange, status);
 }

@@ -40,7 +40,6 @@ class EventLog {
   struct Node {
     std::string name;
     bool is_there = false;
-    bool operator==(const Node&) const = default;
   };
   struct Model {
     std::string name;

@@ -351,7 +351,6 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       return status;
     }
   }
-  node->gateway_->Start(LocalAddress(*listen));
   if (absl::Status status = node->ListenHttp(options, identity.folder, LocalAddress(*listen));
       !status.ok()) {
     return status;

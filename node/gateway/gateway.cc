@@ -148,9 +148,7 @@ Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordina
       options_(std::move(options)),
       router_(this, options_.requests),
       models_({.thread_name = "model list", .waiting_max = kModelsWaitingMax},
-              [this] { return FetchModels(); }),
-      known_models_({.thread_name = "known models", .waiting_max = kModelsWaitingMax},
-                    [this] { return FetchKnownModels(); }) {}
+              [this] { return FetchModels(); }) {}
 
 Gateway::~Gateway() {
   Stop();
@@ -163,7 +161,6 @@ void Gateway::Stop() {
     stopping_ = true;
   }
   models_.Stop();
-  known_models_.Stop();
   router_.Stop();
 }
 
@@ -326,16 +323,6 @@ absl::StatusOr<Gateway::Models> Gateway::FetchModelsOnce() {
   }
   MakePrintable(&response);
   list->assign(response.models().begin(), response.models().end());
-  return list;
-}
-
-absl::StatusOr<Gateway::KnownModels> Gateway::FetchKnownModels() {
-  grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(kListTime));
-  auto list = std::make_shared<wire::ListKnownModelsResponse>();  // shared by all callers
-  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(self_address_))
-                                  ->ListKnownModels(&context, {}, list.get());
-  if (!status.ok()) return FromGrpc(status);
   return list;
 }
 

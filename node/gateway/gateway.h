@@ -2,8 +2,7 @@
 // cluster: to the coordinator where it is on this node, else over gRPC to the node that has it.
 // RequestRouter decides which, and what follows; the gateway carries that out.
 //
-// Thread-safe. Lists of models are fetched by threads of their own, so that asking for them never
-// blocks.
+// Thread-safe. A thread of its own fetches the list of models, so that ListModels() never blocks.
 #pragma once
 
 #include <functional>
@@ -54,8 +53,6 @@ class Gateway final : public GenerationSource, private RequestRunner {
   };
   // All outlive it.
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
-  // `self_address`: host:port by which the node reaches itself. Once, before any other call.
-  void Start(std::string self_address) { self_address_ = std::move(self_address); }
   // REQUIRES: the loop has stopped. Blocks for a response in flight, a few seconds at most, and for
   // requests that run on other nodes, which have been cancelled.
   ~Gateway() override;
@@ -75,13 +72,6 @@ class Gateway final : public GenerationSource, private RequestRunner {
   // thread or the gateway's. kUnavailable: no coordinator answers; kResourceExhausted: too many
   // calls wait.
   void ListModels(absl::Duration age_max, OnModels done) { models_.Get(age_max, std::move(done)); }
-
-  using KnownModels = std::shared_ptr<const wire::ListKnownModelsResponse>;  // the same
-  using OnKnownModels = CachedFetch<KnownModels>::Done;
-  // The models whose files the cluster's nodes have, loaded or not; otherwise as ListModels().
-  void ListKnownModels(absl::Duration age_max, OnKnownModels done) {
-    known_models_.Get(age_max, std::move(done));
-  }
 
   // Words to tokens and back, by the node of the model's first stage; the requests' stage and epoch
   // are set here. Never block; `done` is called on any thread. kUnavailable: the stage is elsewhere
@@ -112,7 +102,6 @@ class Gateway final : public GenerationSource, private RequestRunner {
   std::string AddressOf(const std::string& node_id) const;
   absl::StatusOr<Models> FetchModels();
   absl::StatusOr<Models> FetchModelsOnce();
-  absl::StatusOr<KnownModels> FetchKnownModels();
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
@@ -121,7 +110,6 @@ class Gateway final : public GenerationSource, private RequestRunner {
   const std::shared_ptr<CallbackGate> gate_ =
       std::make_shared<CallbackGate>();  // shared with Readers
   RequestRouter router_;
-  std::string self_address_;  // constant after Start()
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while requests wait
 
@@ -130,8 +118,7 @@ class Gateway final : public GenerationSource, private RequestRunner {
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  CachedFetch<Models> models_;  // last: their threads use the others
-  CachedFetch<KnownModels> known_models_;
+  CachedFetch<Models> models_;  // last: its thread uses the others
 };
 
 }  // namespace strata

@@ -44,7 +44,7 @@ absl::Status CheckAliasTarget(absl::string_view target) {
 }
 
 absl::StatusOr<Aliases> ParseAliases(const std::string& path, const std::string& text) {
-  const absl::Status damaged = absl::DataLossError(path + " is damaged");
+  absl::Status damaged = absl::DataLossError(path + " is damaged");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return damaged;
   const Json version = json.value("version", Json());

@@ -16,6 +16,7 @@
 #include "node/hub/foreign_format.h"
 #include "transport/base/environment.h"
 #include "transport/base/printable_text.h"
+#include "transport/http/ranged_file.h"
 
 namespace strata {
 namespace {
@@ -78,8 +79,6 @@ std::string Sha256Of(absl::string_view text) {
   if (text.size() != kSha256Digits || !absl::c_all_of(text, absl::ascii_isxdigit)) return "";
   return absl::AsciiStrToLower(text);
 }
-
-bool MayPassLater(int status) { return status == 429 || status == 408 || status >= 500; }
 
 bool IsRepository(absl::string_view name) {
   const auto source = ParseModelSource(absl::StrCat("hf:", name));
@@ -145,17 +144,11 @@ absl::Status HubError(const WebAnswer& answer, const HubOptions& options,
     default:
       break;
   }
-  const std::string what = absl::StrCat(name, ": the server answers ", answer.status,
-                                        answer.status == 429 ? " (too many requests)" : "");
   if (answer.status == 404 || answer.status == 410) {
     return absl::NotFoundError(
         absl::StrCat(name, ": there is no such model (", answer.status, ")"));
   }
-  if (MayPassLater(answer.status)) {
-    return WithRetryAfter(absl::UnavailableError(what + "; try again later"), answer);
-  }
-  if (answer.status == 401 || answer.status == 403) return absl::PermissionDeniedError(what);
-  return absl::FailedPreconditionError(what);
+  return ExplainStatus(name, answer);
 }
 
 absl::Status NoGgufError(const HubRepo& repo, absl::Span<const HubModel> in_gguf) {

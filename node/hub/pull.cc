@@ -121,10 +121,14 @@ absl::StatusOr<NamedModel> FindNamedModel(const ModelSource& source, const PullO
 
 absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& options) {
   const auto named = FindNamedModel(source, options);
-  if (!named.ok()) return named.status();
-  PulledModel pulled = named->model;
+  return named.ok() ? FetchNamedModel(*named, source, options) : named.status();
+}
+
+absl::StatusOr<PulledModel> FetchNamedModel(const NamedModel& named, const ModelSource& source,
+                                            const PullOptions& options) {
+  PulledModel pulled = named.model;
   uint64_t done_before = 0;
-  for (const NamedModel::Part& part : named->parts) {
+  for (const NamedModel::Part& part : named.parts) {
     absl::Status status = Download(
         {.request = part.request,
          .path = part.path,

@@ -52,7 +52,10 @@ struct NamedModel {
 // HubClient and ChooseQuant().
 absl::StatusOr<NamedModel> FindNamedModel(const ModelSource& source, const PullOptions& options);
 
-// As FindNamedModel(), and fetches it; errors of Download(), too.
+// Fetches what is not here of it. Errors of Download().
+absl::StatusOr<PulledModel> FetchNamedModel(const NamedModel& named, const ModelSource& source,
+                                            const PullOptions& options);
+// Both.
 absl::StatusOr<PulledModel> Pull(const ModelSource& source, const PullOptions& options);
 
 // Whether a model can be fetched by the nodes, each its own part: asks the server of its files for

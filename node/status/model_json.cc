@@ -3,28 +3,10 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "coordinator/models/model_state.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
-
-const char* ModelStateText(wire::ModelStatus::State state) {
-  switch (state) {
-    case wire::ModelStatus::LOADING:
-      return "loading";
-    case wire::ModelStatus::SERVING:
-      return "serving";
-    case wire::ModelStatus::MOVING:
-      return "moving";
-    case wire::ModelStatus::UNLOADING:
-      return "unloading";
-    case wire::ModelStatus::FAILED:
-      return "failed";
-    case wire::ModelStatus::RECOVERING:
-      return "recovering";
-    default:
-      return "unknown";
-  }
-}
 
 nlohmann::json ModelStagesJson(const wire::ModelStatus& model) {
   nlohmann::json stages = nlohmann::json::array();
@@ -61,9 +43,6 @@ nlohmann::json ModelJson(const wire::ModelStatus& model) {
           {"requests_running", model.requests_running()},
           {"requests_waiting", model.requests_waiting()},
           {"loaded_s_ago", model.loaded_s_ago()},
-          {"keep_alive_ms", model.keep_alive_ms()},
-          {"idle_ms", model.idle_ms()},
-          {"pinned", model.pinned()},
           {"stages", ModelStagesJson(model)}};
 }
 

@@ -1,7 +1,6 @@
 // The coordinator's view of loaded models, as JSON for programs. Pure.
 #pragma once
 
-#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.pb.h"
 
@@ -12,8 +11,5 @@ namespace strata {
 nlohmann::json ModelStagesJson(const wire::ModelStatus& model);
 
 nlohmann::json ModelJson(const wire::ModelStatus& model);
-
-// "loading", "serving".
-const char* ModelStateText(wire::ModelStatus::State state);
 
 }  // namespace strata

@@ -3,7 +3,7 @@
 const control = '/api/strata/v1';
 const silent_ms = 30000; // the server writes something every ten seconds
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;

@@ -77,14 +77,16 @@ class WebWeightSource::Headers {
                       : absl::StrFormat("%s/model-%05d-of-%05d.gguf", folder_, part + 1, count);
   }
 
-  // Fetches a range into its place.
-  absl::Status Copy(WebGetter* http, size_t part, uint64_t begin, uint64_t end) {
+  // Fetches a range into its place, and returns it.
+  absl::StatusOr<std::string> Copy(WebGetter* http, size_t part, uint64_t begin, uint64_t end) {
     std::string bytes;
     auto status = source_.ReadRange(http, part, begin, end, [&](absl::string_view piece) {
       bytes += piece;
       return absl::OkStatus();
     });
-    return status.ok() ? Write(part, begin, bytes) : status;
+    if (status.ok()) status = Write(part, begin, bytes);
+    if (!status.ok()) return status;
+    return bytes;
   }
 
   absl::Status Write(size_t part, uint64_t offset, absl::string_view bytes) {
@@ -110,14 +112,9 @@ class WebWeightSource::Headers {
     uint64_t end = 0;
     auto header = ReadGgufHeader(
         file_bytes, [&](uint64_t offset, absl::Span<char> out) -> absl::StatusOr<size_t> {
-          std::string bytes;
-          auto status = source_.ReadRange(http.get(), part, offset, offset + out.size(),
-                                          [&](absl::string_view piece) {
-                                            bytes += piece;
-                                            return absl::OkStatus();
-                                          });
-          if (status.ok()) status = Write(part, offset, bytes);
-          if (!status.ok()) return status;
+          const auto copied = Copy(http.get(), part, offset, offset + out.size());
+          if (!copied.ok()) return copied.status();
+          const std::string& bytes = *copied;
           std::memcpy(out.data(), bytes.data(), bytes.size());
           end = std::max(end, offset + bytes.size());
           return bytes.size();
@@ -129,7 +126,8 @@ class WebWeightSource::Headers {
                  : header.status();
     }
     if (header->data_offset > end) {
-      if (auto s = Copy(http.get(), part, end, header->data_offset); !s.ok()) return s;
+      const auto rest = Copy(http.get(), part, end, header->data_offset);
+      if (!rest.ok()) return rest.status();
     }
     source_.GiveBack(std::move(http));
     return absl::OkStatus();
@@ -150,7 +148,8 @@ class WebWeightSource::Headers {
           index = next++;
         }
         const ModelFile::Range& range = ranges[index];
-        auto status = Copy(http.get(), range.part, range.offset, range.offset + range.bytes);
+        auto status =
+            Copy(http.get(), range.part, range.offset, range.offset + range.bytes).status();
         absl::MutexLock lock(mu);
         failed.Update(status);
       }

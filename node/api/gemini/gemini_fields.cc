@@ -5,14 +5,11 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/string_view.h"
+#include "node/api/field_reader.h"
 
 namespace strata {
 namespace {
-
-const SchemaJson* MemberNamed(const SchemaJson& json, const std::string& name) {
-  const auto found = json.find(name);  // the end where it is no object
-  return found == json.end() || found->is_null() ? nullptr : &*found;
-}
 
 bool IsOneOf(absl::string_view name, std::initializer_list<absl::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -26,14 +23,15 @@ SchemaJson GeminiSchemasIn(SchemaJson schemas) {
 
 }  // namespace
 
-const SchemaJson* GeminiField(const SchemaJson& json, absl::string_view name) {
-  if (const SchemaJson* found = MemberNamed(json, std::string(name))) return found;
+const SchemaJson* GeminiField(const SchemaJson& json, const char* name) {
+  if (!json.is_object()) return nullptr;
+  if (const SchemaJson* found = Member(json, name)) return found;
   std::string other;
-  for (const char c : name) {
+  for (const char c : absl::string_view(name)) {
     if (absl::ascii_isupper(static_cast<unsigned char>(c))) other += '_';
     other += absl::ascii_tolower(static_cast<unsigned char>(c));
   }
-  return MemberNamed(json, other);
+  return Member(json, other.c_str());
 }
 
 SchemaJson GeminiSchema(const SchemaJson& schema) {

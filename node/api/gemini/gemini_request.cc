@@ -119,13 +119,12 @@ absl::Status ReadGeminiToolConfig(const SchemaJson& json, ChatTools* tools) {
 absl::Status ReadGeminiSampling(const SchemaJson& config, ApiRequest* request) {
   Json plain = PlainFields(config, {"temperature", "seed", "candidateCount", "maxOutputTokens",
                                     "stopSequences", "responseLogprobs", "logprobs"});
-  const Json others = PlainFields(config, {"topP", "topK", "presencePenalty", "frequencyPenalty"});
   // The sampler's fields have these names in Gemini's JSON, too.
   for (const auto& [from, to] : {std::pair{"topP", "top_p"},
                                  {"topK", "top_k"},
                                  {"presencePenalty", "presence_penalty"},
                                  {"frequencyPenalty", "frequency_penalty"}}) {
-    if (others.contains(from)) plain[to] = others[from];
+    if (const SchemaJson* field = GeminiField(config, from)) plain[to] = Json(*field);
   }
   FieldReader fields(plain, kConfigPath);
   ReadSampler(&fields, &request->sampler);
@@ -135,16 +134,12 @@ absl::Status ReadGeminiSampling(const SchemaJson& config, ApiRequest* request) {
   ReadTokensMax(&fields, {"maxOutputTokens"}, request);
   if (fields.Bool("responseLogprobs").value_or(false)) {
     const auto top = fields.Integer("logprobs", {0, kApiTopLogprobsMax});
-    request->logprobs = true;
-    request->top_logprobs = static_cast<uint32_t>(top.value_or(0));
-    request->sampler.set_report_logprob(true);
-    request->sampler.set_logprobs(request->top_logprobs);
+    EnableLogprobs(request, static_cast<uint32_t>(top.value_or(0)));
   }
   return fields.status();
 }
 
-absl::Status ReadGeminiFormat(const SchemaJson& config, absl::string_view body,
-                              ApiRequest* request) {
+absl::Status ReadGeminiFormat(const SchemaJson& config, ApiRequest* request) {
   if (const SchemaJson* kinds = GeminiField(config, "responseModalities")) {
     for (const SchemaJson& kind : *kinds) {
       if (kind != "TEXT" && kind != "text") {
@@ -155,7 +150,7 @@ absl::Status ReadGeminiFormat(const SchemaJson& config, absl::string_view body,
   const SchemaJson* type = GeminiField(config, "responseMimeType");
   const SchemaJson* own = GeminiField(config, "responseSchema");
   const SchemaJson* json_schema = GeminiField(config, "responseJsonSchema");
-  AnswerFormat answer(body, request);
+  AnswerFormat answer(/*body=*/"", request);  // the schemas are in their order already
   if (type != nullptr && *type == "text/x.enum") {
     const SchemaJson* values = own == nullptr ? nullptr : Member(*own, "enum");
     return answer.Choice(values == nullptr ? Json() : Json(*values),
@@ -185,7 +180,7 @@ absl::Status ReadGeminiThoughts(const SchemaJson& config, ApiRequest* request) {
   return fields.status().ok() ? ReadThinking(meant, request) : fields.status();
 }
 
-absl::StatusOr<ApiRequest> GeminiRequestOf(const SchemaJson& json, absl::string_view body) {
+absl::StatusOr<ApiRequest> GeminiRequestOf(const SchemaJson& json) {
   ApiRequest request;
   request.chat = true;
   if (GeminiField(json, "cachedContent") != nullptr) return UnsupportedParam("cachedContent");
@@ -195,7 +190,7 @@ absl::StatusOr<ApiRequest> GeminiRequestOf(const SchemaJson& json, absl::string_
   }
   const SchemaJson config = given == nullptr ? SchemaJson::object() : *given;
   absl::Status status = ReadGeminiSampling(config, &request);
-  if (status.ok()) status = ReadGeminiFormat(config, body, &request);
+  if (status.ok()) status = ReadGeminiFormat(config, &request);
   if (status.ok()) status = ReadGeminiThoughts(config, &request);
   if (status.ok()) status = ReadGeminiTools(json, &request.tools);
   if (status.ok()) status = ReadGeminiToolConfig(json, &request.tools);
@@ -204,11 +199,11 @@ absl::StatusOr<ApiRequest> GeminiRequestOf(const SchemaJson& json, absl::string_
   return request;
 }
 
-// The body in the order of its members.
-absl::StatusOr<SchemaJson> OrderedBody(const JsonBody& body) {
-  SchemaJson json = SchemaJson::parse(body.text(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError("the body is no JSON object");
-  return json;
+// The body, an object, in the order of its members.
+absl::StatusOr<SchemaJson> OrderedBody(absl::string_view text) {
+  const auto body = JsonBody::Parse(text);
+  if (!body.ok()) return body.status();
+  return SchemaJson::parse(body->text(), nullptr, /*allow_exceptions=*/false);
 }
 
 absl::Status AddEmbedding(const SchemaJson& json, const std::string& path,
@@ -233,25 +228,19 @@ absl::Status AddEmbedding(const SchemaJson& json, const std::string& path,
 }  // namespace
 
 absl::StatusOr<ApiRequest> ParseGeminiGenerate(absl::string_view text) {
-  const auto body = JsonBody::Parse(text);
-  if (!body.ok()) return body.status();
-  const auto json = OrderedBody(*body);
-  return json.ok() ? GeminiRequestOf(*json, body->text()) : json.status();
+  const auto json = OrderedBody(text);
+  return json.ok() ? GeminiRequestOf(*json) : json.status();
 }
 
 absl::StatusOr<ApiRequest> ParseGeminiCount(absl::string_view text) {
-  const auto body = JsonBody::Parse(text);
-  if (!body.ok()) return body.status();
-  const auto json = OrderedBody(*body);
+  const auto json = OrderedBody(text);
   if (!json.ok()) return json.status();
   const SchemaJson* whole = GeminiField(*json, "generateContentRequest");
-  return GeminiRequestOf(whole == nullptr ? *json : *whole, body->text());
+  return GeminiRequestOf(whole == nullptr ? *json : *whole);
 }
 
 absl::StatusOr<EmbeddingRequest> ParseGeminiEmbed(absl::string_view text, bool is_batch) {
-  const auto body = JsonBody::Parse(text);
-  if (!body.ok()) return body.status();
-  const auto json = OrderedBody(*body);
+  const auto json = OrderedBody(text);
   if (!json.ok()) return json.status();
   EmbeddingRequest request;
   if (!is_batch) {

@@ -82,13 +82,6 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
   CheckTokensMin(*request, fields);
 }
 
-void EnableLogprobs(ApiRequest* request, uint32_t top) {
-  request->logprobs = true;
-  request->top_logprobs = top;
-  request->sampler.set_report_logprob(true);
-  request->sampler.set_logprobs(std::max(top, request->sampler.logprobs()));
-}
-
 // llama-server's n_probs, and what vLLM tells of tokens. After the API's own logprobs.
 void ReadTokenDetails(FieldReader* fields, ApiRequest* request) {
   const auto n_probs = fields->Integer("n_probs", {0, kApiTopLogprobsMax});

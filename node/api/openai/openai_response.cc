@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "coordinator/models/model_state.h"
 #include "nlohmann/json.hpp"
 #include "node/api/json_body.h"
 #include "node/api/openai/openai_error.h"
@@ -323,25 +324,6 @@ HttpResponse OpenAiWriter::Error(const absl::Status& status) {
 
 namespace {
 
-const char* StateOf(const wire::ModelStatus& model) {
-  switch (model.state()) {
-    case wire::ModelStatus::LOADING:
-      return "loading";
-    case wire::ModelStatus::SERVING:
-      return "serving";
-    case wire::ModelStatus::MOVING:
-      return "moving";
-    case wire::ModelStatus::UNLOADING:
-      return "unloading";
-    case wire::ModelStatus::FAILED:
-      return "failed";
-    case wire::ModelStatus::RECOVERING:
-      return "recovering";
-    default:
-      return "unknown";
-  }
-}
-
 OrderedJson ModelOf(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
   OrderedJson json = {{"id", model.name()},
@@ -359,7 +341,7 @@ OrderedJson ModelOf(const wire::ModelStatus& model, const ChatSupport& chat, int
                         {"requests_at_a_time", model.n_seqs()},
                         {"exact", model.exact()},
                         {"serving", serving},
-                        {"state", StateOf(model)},
+                        {"state", ModelStateText(model.state())},
                         {"chat", chat.status.ok()}}}};
   if (chat.status.ok()) {
     json["strata"]["tools"] = chat.tools_in_words ? "in words" : "as its template";

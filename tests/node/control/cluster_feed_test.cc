@@ -78,11 +78,11 @@ TEST_F(Feed, LooksOnlyWhereSomebodyDoes) {
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_EQ(looks_, 0);
   absl::Notification told;
-  ASSERT_THAT(feed_.Look([&](const absl::StatusOr<ClusterFeed::Texts>& texts) {
-    EXPECT_THAT(texts, IsOk());
-    EXPECT_THAT(texts->cluster, HasSubstr("\"cluster\":\"look1\""));
-    EXPECT_THAT(texts->cluster, Not(HasSubstr("\n")));
-    EXPECT_EQ(*texts->models, R"({"models":[]})");
+  ASSERT_THAT(feed_.Look([&](const absl::StatusOr<ClusterFeed::StateJson>& json) {
+    EXPECT_THAT(json, IsOk());
+    EXPECT_THAT(json->cluster, HasSubstr("\"cluster\":\"look1\""));
+    EXPECT_THAT(json->cluster, Not(HasSubstr("\n")));
+    EXPECT_EQ(*json->models, R"({"models":[]})");
     told.Notify();
   }),
               IsOk());

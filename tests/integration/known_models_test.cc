@@ -1,4 +1,4 @@
-// Models that are loaded because a request names them, and go when nobody does any more.
+// The models whose files the nodes of a cluster have.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-class Autoload : public testing::TwoNodes {
+class KnownModels : public testing::TwoNodes {
  protected:
   void SetUp() override {
     const std::string home = testing::MakeTestFolder();
@@ -38,7 +38,7 @@ class Autoload : public testing::TwoNodes {
   const std::string models_ = testing::MakeTestFolder();
 };
 
-TEST_F(Autoload, AnyNodeKnowsTheModelsOfAllNodes) {
+TEST_F(KnownModels, AnyNodeKnowsTheModelsOfAllNodes) {
   for (size_t node : {0, 1}) {
     const auto client = CoordinatorClient::Connect({.node = addresses_[node]});
     ASSERT_TRUE(client.ok()) << client.status();
