@@ -42,6 +42,11 @@ bool GenerationCall::wanted() const {
   return stop_reason_ == StopReason::kNone;
 }
 
+void GenerationCall::Hold(std::shared_ptr<void> held) {
+  absl::MutexLock lock(mu_);
+  held_ = std::move(held);
+}
+
 void GenerationCall::Start(std::vector<int32_t> prompt,
                            const std::shared_ptr<GenerationEngine>& engine, uint64_t id) {
   StopReason reason;
@@ -63,10 +68,12 @@ void GenerationCall::Start(std::vector<int32_t> prompt,
 
 void GenerationCall::Refuse(absl::Status status) {
   absl::AnyInvocable<void() &&> unneeded;  // destroyed without the lock
+  std::shared_ptr<void> held;              // the same
   {
     absl::MutexLock lock(mu_);
     decided_ = true;
     unneeded = std::exchange(on_unwanted_, nullptr);
+    held = std::exchange(held_, nullptr);
     events_.push_back([status = std::move(status)](GenerationListener* sink) {
       sink->OnEnd(status, FinishReason::kCancelled, {});
     });
@@ -83,10 +90,12 @@ void GenerationCall::OnToken(const wire::SampledToken& token) {
 }
 
 void GenerationCall::OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) {
+  std::shared_ptr<void> held;  // destroyed without the lock
   {
     absl::MutexLock lock(mu_);
     ended_ = true;
     engine_ = nullptr;
+    held = std::exchange(held_, nullptr);
   }
   Emit([status = std::move(status), reason, usage](GenerationListener* sink) {
     sink->OnEnd(status, reason, usage);

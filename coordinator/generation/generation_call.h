@@ -39,6 +39,9 @@ class GenerationCall final : public GenerationListener, public GenerationHandle 
   // already. The last `fn` counts.
   void OnUnwanted(absl::AnyInvocable<void() &&> fn);
   bool wanted() const;
+  // Keeps `held` until the generation has ended or was refused. REQUIRES: before Start() and
+  // Refuse().
+  void Hold(std::shared_ptr<void> held);
 
   // `engine` took the request under the number `id`. Called once.
   void Start(std::vector<int32_t> prompt, const std::shared_ptr<GenerationEngine>& engine,
@@ -69,6 +72,7 @@ class GenerationCall final : public GenerationListener, public GenerationHandle 
   bool decided_ ABSL_GUARDED_BY(mu_) = false;  // it has started, or was refused
   absl::AnyInvocable<void() &&> on_unwanted_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<void> held_ ABSL_GUARDED_BY(mu_);  // not shared
   // From Start() to OnEnd(); shared with its owner.
   std::shared_ptr<GenerationEngine> engine_ ABSL_GUARDED_BY(mu_);
   uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;

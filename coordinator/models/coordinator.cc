@@ -385,8 +385,8 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
       absl::MutexLock lock(mu_);
       found = models_.Get(model.id());
       if (found == nullptr && models_.models().size() >= kModelsMax) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "a cluster has ", kModelsMax, " models at most; unload one: strata unload MODEL"));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("a cluster has ", kModelsMax, " models at most"));
       }
     }
     if (found == nullptr) return absl::OkStatus();
@@ -404,7 +404,7 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
     if (caller.is_recovery && !reloads_.entries().contains(model.id())) {
       return absl::CancelledError("the model was unloaded");  // it is held, and not to stay
     }
-    const std::optional<uint64_t> lease = models_.Join(found, request.hold());
+    const std::optional<uint64_t> lease = models_.Join(found, request);
     if (!lease.has_value()) return absl::OkStatus();
     if (StaysLoaded(request)) KeepPinned(model.id());
     there = LoadResult{.deployment = found, .was_there = true, .lease = *lease};
@@ -414,16 +414,28 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
   if (sized.placement().n_seqs() == 0) sized.mutable_placement()->set_n_seqs(kLoadSeqs);
   wire::PlacementOptions placement = sized.placement();
   if (caller.ignore_assignment) placement.clear_assign();
-  auto planned = PlanModel(planning, sized.source(), placement);
-  if (there.has_value()) return *there;
-  if (!planned.ok()) return failed(planned.status());
-  // A context that was chosen is kept by later plans of the model, here and on the next
-  // coordinator.
-  const uint32_t n_ctx = (*planned)->inputs.request.cache.n_ctx;
-  sized.mutable_placement()->set_n_ctx(n_ctx);
-  placement.set_n_ctx(n_ctx);
-  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
-                                      /*instead_of=*/nullptr, caller);
+  absl::StatusOr<DeploymentPtr> deployment;
+  while (true) {
+    auto planned = PlanModel(planning, sized.source(), placement);
+    if (there.has_value()) return *there;
+    if (!planned.ok()) {
+      deployment = planned.status();
+    } else {
+      // A context that was chosen is kept by later plans of the model, here and on the next
+      // coordinator.
+      const uint32_t n_ctx = (*planned)->inputs.request.cache.n_ctx;
+      sized.mutable_placement()->set_n_ctx(n_ctx);
+      placement.set_n_ctx(n_ctx);
+      deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
+                                     /*instead_of=*/nullptr, caller);
+    }
+    // What was lost comes back without taking others' room.
+    if (!absl::IsResourceExhausted(deployment.status()) || again) break;
+    const absl::Status room =
+        MakeRoom(planning, sized.source(), placement,
+                 /*by_hand=*/!request.make_room(), deployment.status(), caller);
+    if (!room.ok()) return failed(room);
+  }
   if (!deployment.ok()) return failed(deployment.status());
   LoadResult loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
@@ -534,7 +546,15 @@ void Coordinator::UnloadCounted(Deployment* deployment) {
 wire::ModelStatus Coordinator::StatusOf(const std::shared_ptr<Deployment>& deployment) {
   wire::ModelStatus status = deployment->Status();
   absl::MutexLock lock(mu_);
+  const std::string& id = deployment->model_id();
   status.set_name(models_.ShownName(deployment).str());
+  if (const auto pin = models_.pins().find(id); pin != models_.pins().end()) {
+    status.set_keep_alive_ms(pin->second.keep_alive_ms());
+    status.set_pinned(pin->second.pinned());
+  }
+  status.set_idle_ms(retention_.IsInUse(models_, id) ? -1
+                                                     : absl::ToInt64Milliseconds(retention_.IdleFor(
+                                                           models_, id, SteadyTime::Now())));
   return status;
 }
 
@@ -613,6 +633,8 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
     status.set_model_id(id);
     status.set_name(ShownModelName(name, id, is_shared).str());
     *status.mutable_source() = entry.request.source();
+    status.set_keep_alive_ms(entry.request.keep_alive_ms());
+    status.set_pinned(entry.request.pinned());
     status.set_state(entry.why.ok() ? wire::ModelStatus::LOADING : wire::ModelStatus::FAILED);
     ToWire(entry.WhyNotHere(), "", status.mutable_status());
   }
@@ -701,12 +723,20 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::FindOrWhyNot(const std::
 
 void Coordinator::Generate(const wire::GenerateRequest& request,
                            std::shared_ptr<GenerationCall> call) {
-  const auto deployment = FindOrWhyNot(request.model());
-  if (deployment.ok()) {
-    (*deployment)->Generate(request, std::move(call));
-  } else {
-    call->Refuse(deployment.status());
+  const auto found = FindOrWhyNot(request.model());
+  if (!found.ok()) return call->Refuse(found.status());
+  DeploymentPtr deployment = *found;
+  {
+    absl::MutexLock lock(mu_);
+    // It may have been unloaded, or replaced, since it was found.
+    const std::string& id = (*found)->model_id();
+    if (const DeploymentPtr there = models_.Get(id); there != nullptr) {
+      call->Hold(retention_.BeginRequest(id, SteadyTime::Now()));
+      if (request.has_keep_alive_ms()) models_.SetKeepAlive(id, request.keep_alive_ms());
+      deployment = there;
+    }
   }
+  deployment->Generate(request, std::move(call));
 }
 
 }  // namespace strata

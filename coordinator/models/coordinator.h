@@ -36,6 +36,7 @@
 #include "coordinator/models/desired_state_file.h"
 #include "coordinator/models/leader_role.h"
 #include "coordinator/models/model_recovery.h"
+#include "coordinator/models/model_retention.h"
 #include "coordinator/models/model_table.h"
 #include "coordinator/models/node_drain.h"
 #include "coordinator/models/rebalancer.h"
@@ -115,7 +116,8 @@ class Coordinator {
   absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,
                                            const OperationContext& caller);
   // Blocks. A model that is loaded already stays as it is. Where another model loses a stage, it is
-  // recovered first, and the load begins again then. kFailedPrecondition: it is loaded with other
+  // recovered first, and the load begins again then. Where there is no room, idle models are
+  // unloaded as ModelRetention::Evictable() says. kFailedPrecondition: it is loaded with other
   // options; kResourceExhausted: too many models; else errors of PlanModel() and
   // Deployment::Load().
   struct LoadResult {
@@ -191,6 +193,18 @@ class Coordinator {
   // Waits for its turn to change what is loaded, which ends with the result. kCancelled.
   absl::StatusOr<Work> StartWork(const OperationContext& caller);
   void NextWork();
+  // Unloads models that are idle, for a plan that `planning` and `source` could not find room for.
+  // OK: plan again. kResourceExhausted: why that would not help, and what a person can do; `why`
+  // was the planner's reason.
+  absl::Status MakeRoom(PlanningOptions planning, const wire::ModelSource& source,
+                        const wire::PlacementOptions& placement, bool by_hand,
+                        const absl::Status& why, const OperationContext& caller);
+  // Takes out and unloads it if it may still go to make room; false: it is in use now.
+  bool Evict(const DeploymentPtr& model, bool by_hand);
+  void UnloadExpired();
+  // REQUIRES: it was taken out of the table just now, and ++unloads_.
+  void EndUnload(const DeploymentPtr& model);
+  std::string WhatToUnload();
   // Waits until `due`, which reads what mu_ guards, holds; for `limit` at most, and not when this
   // stops.
   void Wait(absl::Duration limit, absl::FunctionRef<bool()> due);
@@ -312,6 +326,7 @@ class Coordinator {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool working_ ABSL_GUARDED_BY(mu_) = false;  // a plan is made and carried out: one at a time
   ModelTable models_ ABSL_GUARDED_BY(mu_);
+  ModelRetention retention_ ABSL_GUARDED_BY(mu_);
   ReloadQueue reloads_ ABSL_GUARDED_BY(mu_);
   DesiredModels decisions_ ABSL_GUARDED_BY(mu_);
   bool knows_members_desired_ ABSL_GUARDED_BY(mu_) = false;  // as of the last look

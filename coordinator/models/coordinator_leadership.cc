@@ -157,6 +157,7 @@ bool Coordinator::Look() {
     rebalance_.OnChange(SteadyTime::Now());
     reclaimer_.OnMembersChanged();
   }
+  retention_.Observe(models_, SteadyTime::Now());
   work_ = live;
   for (const ClusterView::Node& node : view.nodes) {
     if (node.member && node.record.id != cluster_->id()) work_ += node.live_requests;
@@ -270,10 +271,13 @@ void Coordinator::RunLeadershipLoop() {
     {
       absl::MutexLock lock(mu_);
       const bool could_act = MayReclaim();
-      const SteadyTime due_at = could_act ? reclaimer_.due_at() : SteadyTime::InfiniteFuture();
+      const auto next_at = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return std::min(reclaimer_.due_at(), retention_.next_at(models_));
+      };
+      const SteadyTime due_at = could_act ? next_at() : SteadyTime::InfiniteFuture();
       const auto changed = [&, this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return stopping_ || !lost_.empty() || !unlisted_.empty() || MayReclaim() != could_act ||
-               (could_act && reclaimer_.due_at() < due_at) || HasModelsOfAnother();
+               (could_act && next_at() < due_at) || HasModelsOfAnother();
       };
       mu_.AwaitWithTimeout(absl::Condition(&changed), due_at - SteadyTime::Now());
       if (stopping_) return;
@@ -291,6 +295,7 @@ void Coordinator::RunLeadershipLoop() {
           "another node coordinates the cluster now; load the model again")));
     });
     UnloadUnlisted(unlisted);
+    UnloadExpired();
     if (!reclaims) continue;
     const bool found_none = ReclaimStaleStages();
     absl::MutexLock lock(mu_);

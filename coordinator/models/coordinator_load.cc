@@ -1,12 +1,18 @@
 // Carries out a plan, and plans again where there was less memory or disk than it counted on, or
-// the connection to a node broke.
+// the connection to a node broke. Unloads models that are idle: when their time is over, and to
+// make room.
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/load_retries.h"
@@ -19,8 +25,108 @@ namespace {
 // Stages that were still loading when another one failed are cancelled, not waited for.
 constexpr absl::Duration kMemoryComesBackTime = absl::Seconds(3);
 constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
+// How long a load waits for models that are about to be idle.
+constexpr absl::Duration kIdleSoonTime = absl::Seconds(3);
 
 }  // namespace
+
+void Coordinator::EndUnload(const DeploymentPtr& model) {
+  PublishDesiredStateNow();  // first: it must not come back
+  model->Unload(absl::UnavailableError(absl::StrCat(model->name(), " was unloaded")));
+  absl::MutexLock lock(mu_);
+  --unloads_;
+  recovery_.OnRoomMade();
+}
+
+void Coordinator::UnloadExpired() {
+  while (true) {
+    DeploymentPtr expired;
+    {
+      absl::MutexLock lock(mu_);
+      if (stopping_ || !role_.may_act()) return;
+      expired = retention_.NextExpired(models_, SteadyTime::Now());
+      if (expired == nullptr || !TakeOut(expired)) return;
+      reloads_.Remove(expired->model_id());
+      ++unloads_;
+    }
+    LOG(INFO) << expired->name() << " has had no request for its keep-alive, and is unloaded";
+    EndUnload(expired);
+  }
+}
+
+bool Coordinator::Evict(const DeploymentPtr& model, bool by_hand) {
+  {
+    absl::MutexLock lock(mu_);
+    const auto evictable = retention_.Evictable(models_, by_hand, SteadyTime::Now());
+    if (!absl::c_linear_search(evictable, model) || !TakeOut(model)) return false;
+    ++unloads_;
+  }
+  LOG(INFO) << model->name() << " is unloaded to make room for another model";
+  EndUnload(model);
+  return true;
+}
+
+std::string Coordinator::WhatToUnload() {
+  std::vector<std::string> models;
+  absl::MutexLock lock(mu_);
+  for (const auto& [id, model] : models_.models()) {
+    const auto pin = models_.pins().find(id);
+    const bool is_pinned = pin != models_.pins().end() && pin->second.pinned();
+    const char* const why = is_pinned                         ? " (pinned)"
+                            : retention_.IsInUse(models_, id) ? " (in use)"
+                                                              : "";
+    models.push_back(absl::StrCat(models_.ShownName(model), why));
+  }
+  return absl::StrJoin(models, ", ");
+}
+
+absl::Status Coordinator::MakeRoom(PlanningOptions planning, const wire::ModelSource& source,
+                                   const wire::PlacementOptions& placement, bool by_hand,
+                                   const absl::Status& why, const OperationContext& caller) {
+  const auto candidates = [&, this] {
+    absl::MutexLock lock(mu_);
+    return retention_.Evictable(models_, by_hand, SteadyTime::Now());
+  };
+  const auto may_come = [&, this] {
+    absl::MutexLock lock(mu_);
+    return ModelRetention::AnyMayBeEvicted(models_, by_hand);
+  };
+  std::vector<DeploymentPtr> idle = candidates();
+  for (const SteadyTime until = SteadyTime::Now() + kIdleSoonTime;
+       idle.empty() && may_come() && SteadyTime::Now() < until && caller.should_continue();
+       idle = candidates()) {
+    Wait(kPoll, [] { return false; });
+  }
+  // None goes unless that makes room.
+  planning.on_headers = nullptr;
+  size_t n = 0;
+  absl::Status planned = why;
+  while (absl::IsResourceExhausted(planned) && n < idle.size()) {
+    std::ranges::move(MemoryOf(*idle[n++]), std::back_inserter(planning.freed));
+    planned = PlanModel(planning, source, placement).status();
+  }
+  if (!planned.ok() && !absl::IsResourceExhausted(planned)) return planned;
+  bool made_room = false;
+  for (size_t i = 0; planned.ok() && i < n && caller.should_continue(); ++i) {
+    caller.note(absl::StrCat("Unloading ", idle[i]->name(), " to make room…"));
+    made_room = Evict(idle[i], by_hand) || made_room;
+  }
+  if (made_room) {
+    planning.freed.clear();
+    for (const SteadyTime until = SteadyTime::Now() + kMemoryComesBackTime;
+         SteadyTime::Now() < until && caller.should_continue() &&
+         absl::IsResourceExhausted(PlanModel(planning, source, placement).status());) {
+      planning.pause(kMemoryComesBackPoll);  // the operating system frees it when it likes
+    }
+    return absl::OkStatus();
+  }
+  const std::string others = WhatToUnload();
+  if (others.empty()) return why;
+  return WithRetryAfterMs(
+      absl::ResourceExhaustedError(
+          absl::StrCat(why.message(), "; strata unload MODEL makes room; loaded are: ", others)),
+      kRetrySoonMs);
+}
 
 void Coordinator::ExcludeDevice(const Deployment& deployment, const absl::Status& why) {
   const std::optional<CapacityLimit> limit = CapacityLimitOf(deployment.planned(), why);

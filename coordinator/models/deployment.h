@@ -230,4 +230,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   Pipeline::Carried carried_ ABSL_GUARDED_BY(mu_);
 };
 
+// The memory that the deployment's stages have, which an unload would free; none where it has no
+// stages.
+std::vector<PlanningOptions::FreedMemory> MemoryOf(const Deployment& model);
+
 }  // namespace strata

@@ -1,5 +1,6 @@
 #include "coordinator/models/model_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -84,18 +85,43 @@ void ModelTable::Pin(const DeploymentPtr& deployment) {
   wire::LoadModelRequest& origin = pins_[deployment->model_id()];
   origin = deployment->Origin();
   origin.clear_hold();
+  origin.clear_make_room();  // a reload takes no other model's room
 }
 
-std::optional<uint64_t> ModelTable::Join(const DeploymentPtr& there, bool hold) {
+void ModelTable::Extend(const std::string& id, const wire::LoadModelRequest& request) {
+  const auto pin = pins_.find(id);
+  if (pin == pins_.end()) return;
+  wire::LoadModelRequest& origin = pin->second;
+  const bool is_forever = origin.keep_alive_ms() == 0 || request.keep_alive_ms() == 0;
+  origin.set_keep_alive_ms(is_forever ? 0
+                                      : std::max(origin.keep_alive_ms(), request.keep_alive_ms()));
+  origin.set_pinned(origin.pinned() || request.pinned());
+}
+
+void ModelTable::SetKeepAlive(const std::string& id, int64_t keep_alive_ms) {
+  const auto pin = pins_.find(id);
+  if (pin != pins_.end() && !pin->second.pinned()) pin->second.set_keep_alive_ms(keep_alive_ms);
+}
+
+std::optional<uint64_t> ModelTable::Join(const DeploymentPtr& there,
+                                         const wire::LoadModelRequest& request) {
   if (!Has(there)) return std::nullopt;
-  const auto leases = leases_.find(there->model_id());
-  if (leases == leases_.end()) return 0;  // it stays as it is
-  if (hold) {
-    leases->second.insert(++last_lease_);
+  const std::string& id = there->model_id();
+  const auto pin = pins_.find(id);
+  const bool is_pinned = pin != pins_.end();
+  if (request.hold()) {
+    if (is_pinned && pin->second.keep_alive_ms() == 0) return 0;  // it stays as it is
+    leases_[id].insert(++last_lease_);
     return last_lease_;
   }
-  leases_.erase(leases);
+  if (is_pinned) {
+    Extend(id, request);
+    return 0;
+  }
+  leases_.erase(id);
   Pin(there);
+  pins_[id].set_keep_alive_ms(request.keep_alive_ms());
+  pins_[id].set_pinned(request.pinned());
   return 0;
 }
 
@@ -119,6 +145,10 @@ ModelTable::DeploymentPtr ModelTable::Release(uint64_t lease) {
   for (auto& [id, leases] : leases_) {
     if (leases.erase(lease) == 0) continue;
     if (!leases.empty()) return nullptr;
+    if (pins_.contains(id)) {
+      leases_.erase(id);
+      return nullptr;
+    }
     const DeploymentPtr last = models_.at(id);
     Remove(last);
     return last;

@@ -1,7 +1,8 @@
-// The models that a coordinator has placed, and for how long: loaded to stay (pinned), or held by
-// the leases of callers. A state machine without I/O, thread or clock. Not thread-safe.
+// The models that a coordinator has placed, and for how long: loaded to stay (pinned), perhaps only
+// while they are used (model_retention.h), or held by the leases of callers. A state machine
+// without I/O, thread or clock. Not thread-safe.
 //
-// 16 public methods: nine look, the others are the steps of one life, from Put() to Remove().
+// 18 public methods: ten look, the others are the steps of one life, from Put() to Remove().
 #pragma once
 
 #include <cstddef>
@@ -50,23 +51,31 @@ class ModelTable {
   std::vector<DeploymentPtr> Clear();
   bool is_empty() const { return models_.empty() && leases_.empty() && pins_.empty(); }
 
-  // A lease of what is there, if `hold`; else it is pinned. Returns the lease; 0: it stays.
-  // Nothing: it is not there any more.
-  std::optional<uint64_t> Join(const DeploymentPtr& there, bool hold);
+  // A lease of what is there, if the request holds it and it does not stay by itself; else it is
+  // pinned. Returns the lease; 0: it stays. Nothing: it is not there any more.
+  std::optional<uint64_t> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   // The same for one that was just loaded. It may be gone already: then the lease is of nothing.
   uint64_t OnLoaded(const DeploymentPtr& loaded, bool hold);
   bool HasLease(uint64_t lease) const;
-  // Takes it out if that was its last lease, and returns it; else null.
+  bool IsHeld(const std::string& id) const { return leases_.contains(id); }
+  // Takes it out if that was its last lease and it is not pinned, and returns it; else null.
   DeploymentPtr Release(uint64_t lease);
+  // It stays for so long without requests, as of LoadModelRequest. Nothing for a model that is not
+  // pinned, or that is protected from making room.
+  void SetKeepAlive(const std::string& id, int64_t keep_alive_ms);
   // By id, of all pinned models: the request that loads the model again.
   const std::map<std::string, wire::LoadModelRequest>& pins() const { return pins_; }
 
  private:
   void Pin(const DeploymentPtr& deployment);
+  // Another load asks for a pinned model: it stays for the longer time of both, and is protected
+  // from making room for others where one of them protects it.
+  void Extend(const std::string& id, const wire::LoadModelRequest& request);
 
   std::map<std::string, DeploymentPtr> models_;
   std::map<std::string, wire::LoadModelRequest> pins_;
-  std::map<std::string, std::set<uint64_t>> leases_;  // a pinned model has none
+  // A pinned model has some where it would else go when it is idle.
+  std::map<std::string, std::set<uint64_t>> leases_;
   uint64_t last_lease_;
 };
 

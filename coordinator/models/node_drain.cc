@@ -93,21 +93,4 @@ wire::LoadModelRequest NodeDrain::request() const {
   return request;
 }
 
-std::vector<PlanningOptions::FreedMemory> NodeDrain::freed() const {
-  std::vector<PlanningOptions::FreedMemory> freed;
-  if (!model()->serving()) return freed;  // it has no stages
-  const PlannedModel& planned = model()->planned();
-  for (const PlannedStage& stage : planned.plan.stages) {
-    const std::string& node_id = planned.NodeOf(stage).info.node_id();
-    freed.push_back({.node_id = node_id,
-                     .device = planned.inputs.request.devices[stage.device].name,
-                     .bytes = stage.memory_bytes()});
-    if (const PlanDevice* const cpu = planned.CpuOf(stage);
-        stage.host_bytes > 0 && cpu != nullptr) {
-      freed.push_back({.node_id = node_id, .device = cpu->name, .bytes = stage.host_bytes});
-    }
-  }
-  return freed;
-}
-
 }  // namespace strata

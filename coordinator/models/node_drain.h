@@ -53,7 +53,7 @@ class NodeDrain {
   PlanScope planning() const;
   // The request of the model, free to go to any node.
   wire::LoadModelRequest request() const;
-  std::vector<PlanningOptions::FreedMemory> freed() const;
+  std::vector<PlanningOptions::FreedMemory> freed() const { return MemoryOf(*model()); }
 
   // At kEnd. OK: the node has no stages any more. Else the mark is to be taken back.
   const absl::Status& status() const { return status_; }

@@ -7,9 +7,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/models/model_match.h"
 #include "coordinator/request/request_status.h"
 #include "node/api/answer_grammar.h"
 #include "node/api/infill_prompt.h"
+#include "node/api/patient_responder.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -17,6 +19,12 @@ namespace {
 
 // The age up to which a list of the cluster's models is used.
 constexpr absl::Duration kModelsAge = absl::Seconds(1);
+// The age up to which a name is looked up among the files that nodes had then.
+constexpr absl::Duration kKnownModelsAge = absl::Seconds(30);
+// The same for a list that a client asks for.
+constexpr absl::Duration kListedModelsAge = absl::Seconds(2);
+// How long a model that a request has loaded stays without requests, unless they say otherwise.
+constexpr absl::Duration kRequestedKeepAlive = absl::Minutes(5);
 // An upper bound on a token's bytes, more than any vocabulary has: a prompt that exceeds the
 // context is refused before a stage has spent its time on it.
 constexpr size_t kTokenBytesMax = 512;
@@ -132,10 +140,18 @@ void ApiBackend::Refuse(const SharedExchange& exchange, const absl::Status& stat
   exchange->Fail(status);
 }
 
-void ApiBackend::WithModels(const SharedExchange& exchange, OnModels then) {
-  gateway_->ListModels(absl::ZeroDuration(), [exchange, then = std::move(then)](
+void ApiBackend::WithModels(Models which, const SharedExchange& exchange, OnModels then) {
+  const bool with_known = which == Models::kAll && naming_.loads_known;
+  gateway_->ListModels(absl::ZeroDuration(), [this, with_known, exchange, then = std::move(then)](
                                                  const absl::StatusOr<Gateway::Models>& models) {
-    models.ok() ? then(*models) : exchange->Fail(models.status());
+    if (!models.ok()) return exchange->Fail(models.status());
+    if (!with_known) return then(*models);
+    gateway_->ListKnownModels(
+        kListedModelsAge,
+        [exchange, then, models](const absl::StatusOr<Gateway::KnownModels>& known) {
+          if (!known.ok()) return then(*models);
+          then(std::make_shared<const Gateway::ModelList>(ListedModels(**models, **known)));
+        });
   });
 }
 
@@ -147,49 +163,104 @@ void ApiBackend::CheckChats(const Gateway::ModelList& models, OnChats then) {
   template_check_.Check(std::move(sources), std::move(then));
 }
 
-void ApiBackend::WithModel(const std::string& name, const SharedExchange& exchange, OnModel then) {
-  FindListedModel(name, exchange,
-                  [then = std::move(then)](const wire::ModelStatus& model, bool) { then(model); });
+void ApiBackend::WithModel(const std::string& name, const ModelUse& use,
+                           const SharedExchange& exchange, OnModel then) {
+  FindListedModel(
+      {.name = name,
+       .use = use,
+       .exchange = exchange,
+       .then = [then = std::move(then)](const wire::ModelStatus& model, bool) { then(model); }});
 }
 
-absl::StatusOr<const wire::ModelStatus*> ApiBackend::FindIn(
-    const absl::StatusOr<Gateway::Models>& models, const std::string& name) const {
-  if (!models.ok()) return models.status();
-  return FindModelOf(**models, name, naming_);
-}
-
-void ApiBackend::FindListedModel(const std::string& name, const SharedExchange& exchange,
-                                 OnListedModel then) {
-  const auto answer = [this, name, exchange, then = std::move(then)](
-                          const absl::StatusOr<Gateway::Models>& models, bool fresh) {
-    const auto model = FindIn(models, name);
-    if (model.ok()) {
-      then(**model, fresh);
-    } else if (fresh || !models.ok()) {
-      exchange->Fail(model.status());
-    } else {
-      return false;
-    }
-    return true;
-  };
-  gateway_->ListModels(kModelsAge, [this, answer,
-                                    exchange](const absl::StatusOr<Gateway::Models>& models) {
+void ApiBackend::FindListedModel(Wanted wanted) {
+  const auto shared = std::make_shared<const Wanted>(std::move(wanted));
+  gateway_->ListModels(kModelsAge, [this, shared](const absl::StatusOr<Gateway::Models>& models) {
     // Continue on a handler's thread: this one serves all calls that wait for a list.
-    exchange->responder->Run([this, answer, exchange, models] {
-      if (answer(models, /*fresh=*/false)) return;
+    shared->exchange->responder->Run([this, shared, models] {
+      if (!models.ok()) return shared->exchange->Fail(models.status());
+      const auto model = FindModel(**models, shared->name);
+      if (model.ok()) return UseListedModel(shared, **model, /*fresh=*/false);
       // The model may have been loaded since.
-      gateway_->ListModels(
-          absl::ZeroDuration(), [answer, exchange](const absl::StatusOr<Gateway::Models>& newer) {
-            exchange->responder->Run([answer, newer] { answer(newer, /*fresh=*/true); });
-          });
+      FindAnyModel(shared, kKnownModelsAge);
     });
   });
 }
 
+void ApiBackend::FindAnyModel(const SharedWanted& wanted, absl::Duration known_age) {
+  const auto find = [this, wanted, known_age](const Gateway::Models& models,
+                                              const Gateway::KnownModels& known) {
+    const auto found = FindNamedModel(*models, *known, wanted->name, naming_);
+    if (absl::IsNotFound(found.status()) && naming_.loads_known &&
+        known_age > absl::ZeroDuration()) {
+      return FindAnyModel(wanted, absl::ZeroDuration());  // a file may have come since
+    }
+    if (!found.ok()) return wanted->exchange->Fail(found.status());
+    if (found->loaded != nullptr) return UseListedModel(wanted, *found->loaded, /*fresh=*/true);
+    const wire::ModelStatus unloaded = UnloadedModel(*found->known);
+    wanted->use.loads ? LoadKnownModel(wanted, unloaded) : wanted->then(unloaded, /*fresh=*/true);
+  };
+  gateway_->ListModels(absl::ZeroDuration(), [this, wanted, known_age,
+                                              find](const absl::StatusOr<Gateway::Models>& models) {
+    if (!models.ok()) return wanted->exchange->Fail(models.status());
+    const auto go_on = [wanted, find, models](const absl::StatusOr<Gateway::KnownModels>& known) {
+      wanted->exchange->responder->Run([find, models, known] {
+        static const auto kNone = std::make_shared<const wire::ListKnownModelsResponse>();
+        find(*models, known.ok() ? *known : kNone);
+      });
+    };
+    if (!naming_.loads_known) return go_on(absl::UnavailableError("not asked for"));
+    gateway_->ListKnownModels(known_age, go_on);
+  });
+}
+
+void ApiBackend::UseListedModel(const SharedWanted& wanted, const wire::ModelStatus& model,
+                                bool fresh) {
+  const bool is_loading = model.state() == wire::ModelStatus::LOADING && model.stages_size() > 0;
+  if (is_loading && wanted->use.loads && naming_.loads_known) {
+    LoadKnownModel(wanted, model);
+  } else {
+    wanted->then(model, fresh);
+  }
+}
+
+void ApiBackend::LoadKnownModel(const SharedWanted& wanted, const wire::ModelStatus& model) {
+  const SharedExchange& exchange = wanted->exchange;
+  const auto waiting = std::make_shared<PatientResponder>(  // shared with the load's callbacks
+      exchange->responder, wanted->use.streams ? exchange->stream_form : nullptr, wanted->name);
+  exchange->responder = waiting;
+  wire::LoadModelRequest load;
+  *load.mutable_source() = model.source();
+  load.set_make_room(true);
+  load.set_keep_alive_ms(
+      wanted->use.keep_alive_ms.value_or(absl::ToInt64Milliseconds(kRequestedKeepAlive)));
+  LoadQueue::Waiter waiter = {
+      .on_progress = [waiting](const std::string& words) { waiting->Say(words); },
+      .on_end =
+          [wanted](const absl::StatusOr<wire::ModelStatus>& loaded) {
+            wanted->exchange->responder->Run([wanted, loaded] {
+              loaded.ok() ? wanted->then(*loaded, /*fresh=*/true)
+                          : wanted->exchange->Fail(loaded.status());
+            });
+          }};
+  waiting->OnGone(gateway_->Load(load, model.name(), std::move(waiter)));
+}
+
 void ApiBackend::Generate(const SharedExchange& exchange, ApiRequest request,
                           NewWriter new_writer) {
-  Prepare(exchange, std::move(request),
-          [this, exchange, new_writer = std::move(new_writer)](CompletionSession::Options session) {
+  Generate(exchange, std::make_shared<const ApiRequest>(std::move(request)), std::move(new_writer),
+           /*again=*/naming_.loads_known);
+}
+
+void ApiBackend::Generate(const SharedExchange& exchange, const SharedRequest& request,
+                          NewWriter new_writer, bool again) {
+  Prepare(exchange, request,
+          [this, exchange, request, new_writer = std::move(new_writer),
+           again](CompletionSession::Options session) {
+            if (again) {  // with a writer that is new, too
+              session.when_gone = [this, exchange, request, new_writer] {
+                Generate(exchange, request, new_writer, /*again=*/false);
+              };
+            }
             session.writer = new_writer({.name = session.model_name, .n_ctx = session.n_ctx});
             Start(exchange, std::move(session));
           });
@@ -199,6 +270,7 @@ void ApiBackend::Embed(const SharedExchange& exchange, EmbeddingRequest request,
                        OnEmbeddings then) {
   const auto embed = [this, exchange, inputs = std::move(request.inputs),
                       truncates = request.truncates, dimensions = request.dimensions,
+                      keep_alive_ms = request.keep_alive_ms,
                       then = std::move(then)](const wire::ModelStatus& model) {
     ServedModel served = {.name = model.name(), .n_ctx = model.n_ctx()};
     PromptBatch::Options batch = {
@@ -210,6 +282,7 @@ void ApiBackend::Embed(const SharedExchange& exchange, EmbeddingRequest request,
       one.set_prompt(input.text);
       one.mutable_tokens()->Assign(input.tokens.begin(), input.tokens.end());
       one.set_truncate_prompt(truncates);
+      if (keep_alive_ms) one.set_keep_alive_ms(*keep_alive_ms);
       one.set_tokens_max(1);
       one.mutable_sampler()->set_pooling(wire::POOLING_OF_MODEL);
     }
@@ -221,7 +294,8 @@ void ApiBackend::Embed(const SharedExchange& exchange, EmbeddingRequest request,
                                          : exchange->Fail(embeddings.status());
                        });
   };
-  WithModel(request.model, exchange, embed);
+  WithModel(request.model, {.loads = true, .keep_alive_ms = request.keep_alive_ms}, exchange,
+            embed);
 }
 
 struct ApiBackend::Ranking {
@@ -323,17 +397,43 @@ void ApiBackend::Detokenize(const SharedExchange& exchange, const std::string& m
           response.ok() ? then(response->text()) : exchange->Fail(response.status());
         });
   };
-  WithModel(model, exchange, detokenize);
+  WithModel(model, {.loads = true}, exchange, detokenize);
+}
+
+void ApiBackend::KeepAlive(const SharedExchange& exchange, const wire::ModelStatus& model,
+                           int64_t keep_alive_ms, std::function<void()> then) {
+  // A generation of no token.
+  wire::GenerateRequest generate;
+  generate.set_model(absl::BytesToHexString(model.model_id()));
+  generate.set_id(exchange->http.id);
+  generate.set_client(exchange->http.client);
+  generate.set_prompt(" ");
+  generate.set_keep_alive_ms(keep_alive_ms);
+  gateway_->Generate(
+      generate,
+      std::make_shared<TokenListener>(
+          exchange, [then = std::move(then)](const std::vector<int32_t>&) { then(); }),
+      {});
 }
 
 void ApiBackend::Prepare(SharedExchange exchange, ApiRequest request,
                          std::function<void(CompletionSession::Options)> then) {
-  const Call call = {.exchange = std::move(exchange),
-                     .request = std::make_shared<const ApiRequest>(std::move(request)),
-                     .then = std::move(then)};
-  FindListedModel(
-      call.request->model, call.exchange,
-      [this, call](const wire::ModelStatus& model, bool fresh) { Prepare(call, model, fresh); });
+  Prepare(std::move(exchange), std::make_shared<const ApiRequest>(std::move(request)),
+          std::move(then));
+}
+
+void ApiBackend::Prepare(SharedExchange exchange, SharedRequest request,
+                         std::function<void(CompletionSession::Options)> then) {
+  const Call call = {
+      .exchange = std::move(exchange), .request = std::move(request), .then = std::move(then)};
+  FindListedModel({.name = call.request->model,
+                   .use = {.loads = true,
+                           .streams = call.request->stream,
+                           .keep_alive_ms = call.request->keep_alive_ms},
+                   .exchange = call.exchange,
+                   .then = [this, call](const wire::ModelStatus& model, bool fresh) {
+                     Prepare(call, model, fresh);
+                   }});
 }
 
 void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool fresh) {
@@ -410,7 +510,7 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
   if (source.text.empty()) {
     absl::Status status =
         BadParam("model", absl::StrCat(model.name(), " has no chat template; use /v1/completions"));
-    fresh ? call.exchange->Fail(status) : PrepareAgain(call, source, status);
+    fresh ? call.exchange->Fail(status) : PrepareAgain(call, session.model_id, source, status);
     return;
   }
   TemplateRequest render = {
@@ -428,7 +528,7 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
        fresh](auto prompt) mutable {
         if (!prompt.ok()) {
           fresh ? call.exchange->Fail(prompt.status())
-                : PrepareAgain(call, source, prompt.status());
+                : PrepareAgain(call, session.model_id, source, prompt.status());
           return;
         }
         session.format = DecodeChatFormat(prompt->format);
@@ -451,12 +551,13 @@ void ApiBackend::PrepareChat(const Call& call, const wire::ModelStatus& model, b
       });
 }
 
-void ApiBackend::PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
-                              const absl::Status& status) {
-  gateway_->ListModels(absl::ZeroDuration(), [this, call, failed, status](
+void ApiBackend::PrepareAgain(const Call& call, const std::string& model_id,
+                              const ChatTemplate::Source& failed, const absl::Status& status) {
+  gateway_->ListModels(absl::ZeroDuration(), [this, call, model_id, failed, status](
                                                  const absl::StatusOr<Gateway::Models>& models) {
-    call.exchange->responder->Run([this, call, failed, status, models] {
-      const auto model = FindIn(models, call.request->model);
+    call.exchange->responder->Run([this, call, model_id, failed, status, models] {
+      if (!models.ok()) return call.exchange->Fail(status);
+      const auto model = FindModel(**models, model_id);
       if (!model.ok() || TemplateOf(**model, call.request->tools.offered()).Key() == failed.Key()) {
         call.exchange->Fail(status);
         return;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,22 @@ class ApiBackend {
   // REQUIRES: `gateway` outlives this.
   ApiBackend(Gateway* gateway, TemplatePool::Options templates, ModelNaming naming = {});
 
-  // Calls `then` with the model that `name` means, on a handler's thread.
+  // Calls `then` with the model that `name` means, on a handler's thread. One that is not loaded
+  // and whose file a node has is loaded first, with `loads`, and the response waits for that; else
+  // its status is as ListedModels() has it.
+  struct ModelUse {
+    bool loads = false;
+    bool streams = false;                       // the response is a stream
+    std::optional<int64_t> keep_alive_ms = {};  // as of a LoadModelRequest
+  };
   using OnModel = std::function<void(const wire::ModelStatus&)>;
-  void WithModel(const std::string& name, const SharedExchange& exchange, OnModel then);
-  // Calls `then` with all models.
+  void WithModel(const std::string& name, const ModelUse& use, const SharedExchange& exchange,
+                 OnModel then);
+  // Calls `then` with the models that are loaded, or with all that a request may name, as
+  // ListedModels() says.
   using OnModels = std::function<void(const Gateway::Models&)>;
-  void WithModels(const SharedExchange& exchange, OnModels then);
+  enum class Models { kLoaded, kAll };
+  void WithModels(Models which, const SharedExchange& exchange, OnModels then);
   // Calls `then` with the state of each model's chat template, in order.
   using OnChats = std::function<void(const std::vector<ChatSupport>&)>;
   void CheckChats(const Gateway::ModelList& models, OnChats then);
@@ -56,6 +67,10 @@ class ApiBackend {
   using OnScores = std::function<void(const ServedModel& model, const ApiScores&)>;
   void Rank(const SharedExchange& exchange, RankRequest request, OnScores then);
 
+  // The model stays for so long without requests from now on, as of wire::GenerateRequest.
+  void KeepAlive(const SharedExchange& exchange, const wire::ModelStatus& model,
+                 int64_t keep_alive_ms, std::function<void()> then);
+
   // Calls `then` with the chat as its template renders it.
   using OnPrompt = std::function<void(const std::string& prompt)>;
   void Render(SharedExchange exchange, ApiRequest chat, OnPrompt then);
@@ -74,21 +89,37 @@ class ApiBackend {
   const ApiCounters& counters() const { return *counters_; }
 
  private:
+  using SharedRequest = std::shared_ptr<const ApiRequest>;  // by callbacks that try it again
   struct Call {
     SharedExchange exchange;
-    std::shared_ptr<const ApiRequest> request;  // shared with the callbacks that try it again
+    SharedRequest request;
     // Gets the session, which has its prompts, but no writer.
     std::function<void(CompletionSession::Options)> then;
   };
   using OnListedModel = std::function<void(const wire::ModelStatus&, bool fresh)>;
 
-  absl::StatusOr<const wire::ModelStatus*> FindIn(const absl::StatusOr<Gateway::Models>& models,
-                                                  const std::string& name) const;
   struct Ranking;
   // The next of the two answers, then of the documents; then scores them.
   void Rank(const std::shared_ptr<Ranking>& ranking);
-  void FindListedModel(const std::string& name, const SharedExchange& exchange, OnListedModel then);
+  // What a request wants of the model that it names. Shared by its callbacks.
+  struct Wanted {
+    std::string name;
+    ModelUse use;
+    SharedExchange exchange;
+    OnListedModel then;
+  };
+  using SharedWanted = std::shared_ptr<const Wanted>;
+  void FindListedModel(Wanted wanted);
+  // By the models that the cluster has now, and the files that nodes had at most so long ago.
+  void FindAnyModel(const SharedWanted& wanted, absl::Duration known_age);
+  void UseListedModel(const SharedWanted& wanted, const wire::ModelStatus& model, bool fresh);
+  void LoadKnownModel(const SharedWanted& wanted, const wire::ModelStatus& model);
+  // `again`: once more where the model was unloaded meanwhile.
+  void Generate(const SharedExchange& exchange, const SharedRequest& request, NewWriter new_writer,
+                bool again);
   void Prepare(SharedExchange exchange, ApiRequest request,
+               std::function<void(CompletionSession::Options)> then);
+  void Prepare(SharedExchange exchange, SharedRequest request,
                std::function<void(CompletionSession::Options)> then);
   // `fresh`: the model's status is not an older list's.
   void Prepare(const Call& call, const wire::ModelStatus& model, bool fresh);
@@ -98,8 +129,8 @@ class ApiBackend {
   void CutPrompts(const Call& call, const wire::ModelStatus& model,
                   const std::shared_ptr<CompletionSession::Options>& session, size_t next);
   // A chat template has failed that may have been replaced since.
-  void PrepareAgain(const Call& call, const ChatTemplate::Source& failed,
-                    const absl::Status& status);
+  void PrepareAgain(const Call& call, const std::string& model_id,
+                    const ChatTemplate::Source& failed, const absl::Status& status);
   void Start(const SharedExchange& exchange, CompletionSession::Options session);
 
   Gateway* const gateway_;

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "node/api/api_error.h"
 #include "node/api/api_scopes.h"
+#include "node/api/patient_responder.h"
 #include "node/api/request_record.h"
 #include "node/http/http_server.h"
 
@@ -20,6 +21,7 @@ struct ApiExchange {
   std::shared_ptr<RequestRecord> record;     // shared with the responder
   ErrorForm error_form = nullptr;
   ApiScopes scopes = {};  // of the client
+  const StreamForm* stream_form = nullptr;
 
   // The body, which is not kept: it may be large.
   std::string TakeBody() { return std::exchange(http.body, {}); }

@@ -36,11 +36,12 @@ struct ApiPrompt {
 
 // For embeddings.
 struct EmbeddingRequest {
-  std::string model;                   // empty: the only one
-  std::vector<ApiPrompt> inputs;       // at least one, none of them empty
-  bool is_base64 = false;              // of floats, little-endian
-  bool truncates = false;              // inputs that exceed the context lose their end
-  std::optional<uint32_t> dimensions;  // the first so many, made of length 1 again; unset: all
+  std::string model;                     // empty: the only one
+  std::vector<ApiPrompt> inputs;         // at least one, none of them empty
+  bool is_base64 = false;                // of floats, little-endian
+  bool truncates = false;                // inputs that exceed the context lose their end
+  std::optional<int64_t> keep_alive_ms;  // as of wire::GenerateRequest
+  std::optional<uint32_t> dimensions;    // the first so many, made of length 1 again; unset: all
 };
 
 // How well each document answers a query.
@@ -69,7 +70,8 @@ struct ApiRequest {
   // Of a completion: prompts lose what is before their last tokens, so many; 0: as many as there is
   // room for.
   std::optional<uint32_t> prompt_tokens_max;
-  uint32_t n = 1;  // choices for each prompt
+  uint32_t n = 1;                        // choices for each prompt
+  std::optional<int64_t> keep_alive_ms;  // as of wire::GenerateRequest
   bool stream = false;
   bool include_usage = false;
   bool usage_in_pieces = false;    // of a stream: each piece has the usage so far

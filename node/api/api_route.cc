@@ -12,6 +12,7 @@ void DialectRoutes::Add(const char* method, std::string path, Handler handle) {
   routes_.push_back({.method = method,
                      .path = std::move(path),
                      .error_form = error_form_,
+                     .stream_form = stream_form_,
                      .handle = std::move(handle)});
 }
 

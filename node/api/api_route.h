@@ -10,6 +10,7 @@
 #include "node/api/api_error.h"
 #include "node/api/api_exchange.h"
 #include "node/api/api_scopes.h"
+#include "node/api/patient_responder.h"
 
 namespace strata {
 
@@ -22,6 +23,7 @@ struct ApiRoute {
   bool is_public = false;            // needs no token
   ApiScope scope = ApiScope::kChat;  // that its clients need
   ErrorForm error_form = nullptr;
+  const StreamForm* stream_form = nullptr;
   std::function<void(SharedExchange exchange)> handle;
 };
 
@@ -29,12 +31,14 @@ struct ApiRoute {
 // header before the others.
 using ApiRoutes = std::vector<ApiRoute>;
 
-// Collects a dialect's routes: all have the form of its errors.
+// Collects a dialect's routes: all have the form of its errors and streams.
 class DialectRoutes {
  public:
   using Handler = std::function<void(const SharedExchange& exchange)>;
 
-  explicit DialectRoutes(ErrorForm error_form) : error_form_(error_form) {}
+  // `stream_form`: constant.
+  explicit DialectRoutes(ErrorForm error_form, const StreamForm* stream_form = &kEventStreamForm)
+      : error_form_(error_form), stream_form_(stream_form) {}
 
   void Get(std::string path, Handler handle) { Add("GET", std::move(path), std::move(handle)); }
   void Post(std::string path, Handler handle) { Add("POST", std::move(path), std::move(handle)); }
@@ -52,6 +56,7 @@ class DialectRoutes {
   void Add(const char* method, std::string path, Handler handle);
 
   const ErrorForm error_form_;
+  const StreamForm* const stream_form_;
   ApiRoutes routes_;
 };
 

@@ -136,6 +136,7 @@ wire::GenerateRequest CompletionSession::NewRequest() const {
   request.set_shift_context(api_request.shift_context);
   request.set_keep_tokens(api_request.keep_tokens);
   request.set_with_progress(api_request.with_progress && api_request.stream);
+  if (api_request.keep_alive_ms) request.set_keep_alive_ms(*api_request.keep_alive_ms);
   *request.mutable_sampler() = api_request.sampler;
   if (!api_request.chat) return request;
   for (std::string& mark : MarksOf(options_.format, api_request.tools.offered())) {
@@ -532,6 +533,10 @@ std::vector<ApiPiece> CompletionSession::BestChoices() {
 
 CompletionSession::Controls CompletionSession::Fail(const absl::Status& status) {
   over_ = true;
+  if (!begun_ && absl::IsNotFound(status) && options_.when_gone != nullptr) {
+    responder_->Run([again = options_.when_gone] { again(); });
+    return RunningControls();
+  }
   ++counters_->failed;
   outcome_ = absl::StatusCodeToString(status.code());
   // An error of the request may quote its content, which must not go to the log.

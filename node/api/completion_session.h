@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,9 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     size_t calls_before = 0;     // in its messages
     bool parse_special = false;  // of the prompts
     bool no_special = false;
+    // Called on a handler's thread instead of an answer, where the model was unloaded before it
+    // began to generate; null: that is an error as others.
+    std::function<void()> when_gone;
   };
   // `counters`: shared with the API. `source` outlives the generations.
   static void Start(GenerationSource* source, Options options,

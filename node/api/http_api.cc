@@ -145,10 +145,12 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
   if (browser.ok() && found.scope != ApiScope::kChat && options_.open.Has(found.scope)) {
     browser = CheckHost(request, options_.browsers);
   }
-  const auto exchange = std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
-                                                                  .responder = responder,
-                                                                  .record = record,
-                                                                  .error_form = found.error_form});
+  const auto exchange =
+      std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),
+                                                .responder = responder,
+                                                .record = record,
+                                                .error_form = found.error_form,
+                                                .stream_form = found.stream_form});
   if (!browser.ok()) {
     exchange->Fail(403, browser.message());
     return;

@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "node/cli/cli_options.h"
 #include "shard/model/cache_options.h"
 
@@ -301,6 +302,9 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                  "Requests for a model that is not loaded get the only one that is, whatever name "
                  "they have");
   verb->add_flag_callback(
+      "--no-autoload", [options] { options->autoload = false; },
+      "Requests load no models: what is not loaded by strata load or run is not found");
+  verb->add_flag_callback(
           "--no-http", [options] { options->http.clear(); }, "No HTTP API")
       ->excludes(http)
       ->excludes(ollama);
@@ -490,6 +494,19 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
                    "templates in the model's file, as tool_use (default: the file's)")
       ->check(Utf8())
       ->type_name("FILE|NAME");
+  verb->add_option_function<std::string>(
+          "--keep-alive",
+          [options](const std::string& text) {
+            absl::Duration time;
+            if (!absl::ParseDuration(text, &time) || time < absl::ZeroDuration()) {
+              throw CLI::ValidationError("--keep-alive", "must be a time as 30m or 1h30m");
+            }
+            options->keep_alive_ms = absl::ToInt64Milliseconds(time);
+          },
+          "Unload the model when it has had no request for so long, as 30m (default, and 0: never)")
+      ->type_name("TIME");
+  verb->add_flag("--pin", options->pinned,
+                 "Never unload the model to make room for one that a request names");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
   verb->add_flag("--json", options->plan.json, "Print JSON");
 }

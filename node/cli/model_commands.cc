@@ -199,6 +199,8 @@ absl::Status RunLoad(const LoadOptions& options) {
   *request.mutable_placement() = PlacementOptionsOf(options.plan);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
+  request.set_keep_alive_ms(options.keep_alive_ms);
+  request.set_pinned(options.pinned);
   if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
   const auto loaded = LoadFrom(options.plan, request, &session);
   if (!loaded.ok()) return loaded.status();
@@ -206,11 +208,16 @@ absl::Status RunLoad(const LoadOptions& options) {
   const ChatSupport chat = CheckTemplate(
       {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()});
   if (options.plan.json) {
-    nlohmann::json out = {
-        {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
-        {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
-        {"seqs", model.n_seqs()},         {"exact", model.exact()},
-        {"chat", chat.status.ok()},       {"stages", ModelStagesJson(model)}};
+    nlohmann::json out = {{"model", model.name()},
+                          {"id", absl::BytesToHexString(model.model_id())},
+                          {"was_there", loaded->was_there},
+                          {"ctx", model.n_ctx()},
+                          {"seqs", model.n_seqs()},
+                          {"exact", model.exact()},
+                          {"chat", chat.status.ok()},
+                          {"stages", ModelStagesJson(model)},
+                          {"keep_alive_ms", model.keep_alive_ms()},
+                          {"pinned", model.pinned()}};
     if (!chat.status.ok()) out["chat_problem"] = chat.status.message();
     return WriteToStdout(JsonLine(out));
   }

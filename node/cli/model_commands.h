@@ -40,6 +40,8 @@ absl::Status RunPlan(const PlanOptions& options);
 
 struct LoadOptions {
   PlanOptions plan;
+  int64_t keep_alive_ms = 0;  // without requests, until it is unloaded; 0: it stays
+  bool pinned = false;        // it is never unloaded to make room for another
   bool use_mmap = true;
   bool allow_mixed_versions = false;
   std::string

@@ -351,6 +351,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       return status;
     }
   }
+  node->gateway_->Start(LocalAddress(*listen));
   if (absl::Status status = node->ListenHttp(options, identity.folder, LocalAddress(*listen));
       !status.ok()) {
     return status;
@@ -463,7 +464,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (!open.ok()) return open.status();
   auto backend = std::make_unique<ApiBackend>(
       gateway_.get(), TemplatePool::Options{.program = options.worker_program},
-      ModelNaming{.any_model = options.any_model});
+      ModelNaming{.any_model = options.any_model, .loads_known = options.autoload});
   ApiRoutes routes;
   for (ApiRoutes& dialect : std::array{OpenAiRoutes(backend.get()), ResponsesRoutes(backend.get()),
                                        AnthropicRoutes(backend.get()), OllamaRoutes(backend.get()),

@@ -68,6 +68,7 @@ struct NodeOptions {
   // the host of `http`; empty: none. A port that is taken is a warning.
   std::string ollama;
   bool any_model = false;        // requests for a model that is not loaded get the only one that is
+  bool autoload = true;          // requests for a known model that is not loaded load it
   bool http_no_auth = false;     // no client needs a token, wherever it listens
   std::string http_certificate;  // PEM; the API then uses HTTPS; empty: HTTP
   std::string http_key;          // PEM, of that certificate

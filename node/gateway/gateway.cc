@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/request/request_status.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -14,11 +15,13 @@
 #include "transport/rpc/grpc_deadline.h"
 #include "transport/rpc/grpc_status.h"
 #include "transport/rpc/printable_message.h"
+#include "transport/rpc/status_details.h"
 
 namespace strata {
 namespace {
 
 constexpr absl::Duration kListTime = absl::Seconds(5);
+constexpr absl::Duration kLoadTick = absl::Seconds(1);
 // A request that cannot be finished in this time is cancelled.
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 constexpr absl::Duration kTextTime = absl::Seconds(10);
@@ -140,6 +143,64 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent
   GenerationResult result_;
 };
 
+// Reads the events of a load. Deletes itself at the call's end.
+class Gateway::LoadCall final : public grpc::ClientReadReactor<wire::LoadModelEvent> {
+ public:
+  LoadCall(Gateway* gateway, wire::LoadModelRequest request, std::string key, std::string name)
+      : gateway_(gateway),
+        request_(std::move(request)),
+        key_(std::move(key)),
+        name_(std::move(name)),
+        stub_(gateway->OwnStub()) {
+    gateway_->gate_->Enter();
+    absl::MutexLock lock(gateway_->mu_);
+    gateway_->load_calls_.insert(this);
+    if (gateway_->stopping_) context_.TryCancel();
+  }
+
+  void Start() {
+    stub_->async()->LoadModel(&context_, &request_, this);
+    StartRead(&event_);
+    StartCall();
+  }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    MakePrintable(&event_);
+    if (event_.has_loaded()) result_ = event_.loaded();
+    if (event_.has_progress()) gateway_->loads_->OnProgress(key_, event_.progress());
+    if (!event_.note().empty()) gateway_->loads_->OnNote(key_, event_.note());
+    event_.Clear();
+    StartRead(&event_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    if (!status.ok()) {
+      const absl::Status why = RequestStatusFromGrpc(status);
+      result_ = Prefixed(absl::StrCat(name_, " cannot be loaded"),
+                         IsFromPeer(status) ? why : WithRetryAfterMs(Stopping(), kRetrySoonMs));
+    }
+    gateway_->loads_->OnEnd(key_, result_);
+    {
+      absl::MutexLock lock(gateway_->mu_);
+      gateway_->load_calls_.erase(this);
+    }
+    const std::shared_ptr<CallbackGate> gate = gateway_->gate_;  // shared with the gateway
+    delete this;
+    gate->Leave();
+  }
+
+  Gateway* const gateway_;
+  const wire::LoadModelRequest request_;
+  const std::string key_, name_;
+  const std::unique_ptr<Stub> stub_;
+  grpc::ClientContext context_;
+  wire::LoadModelEvent event_;
+  absl::StatusOr<wire::ModelStatus> result_ =
+      absl::InternalError("the load ended without a result");
+};
+
 Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
                  Options options)
     : loop_(loop),
@@ -148,7 +209,9 @@ Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordina
       options_(std::move(options)),
       router_(this, options_.requests),
       models_({.thread_name = "model list", .waiting_max = kModelsWaitingMax},
-              [this] { return FetchModels(); }) {}
+              [this] { return FetchModels(); }),
+      known_models_({.thread_name = "known models", .waiting_max = kModelsWaitingMax},
+                    [this] { return FetchKnownModels(); }) {}
 
 Gateway::~Gateway() {
   Stop();
@@ -159,8 +222,10 @@ void Gateway::Stop() {
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
+    for (LoadCall* const call : load_calls_) call->Cancel();
   }
   models_.Stop();
+  known_models_.Stop();
   router_.Stop();
 }
 
@@ -324,6 +389,42 @@ absl::StatusOr<Gateway::Models> Gateway::FetchModelsOnce() {
   MakePrintable(&response);
   list->assign(response.models().begin(), response.models().end());
   return list;
+}
+
+absl::StatusOr<Gateway::KnownModels> Gateway::FetchKnownModels() {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(kListTime));
+  auto list = std::make_shared<wire::ListKnownModelsResponse>();  // shared by all callers
+  const grpc::Status status =
+      OwnStub()->ListKnownModels(&context, wire::ListKnownModelsRequest(), list.get());
+  if (!status.ok()) return FromGrpc(status);
+  return list;
+}
+
+std::unique_ptr<wire::Coordinator::Stub> Gateway::OwnStub() const {
+  return wire::Coordinator::NewStub(MakeChannel(self_address_, kPatientTimeoutMs));
+}
+
+std::function<void()> Gateway::Load(const wire::LoadModelRequest& request, const std::string& name,
+                                    LoadQueue::Waiter waiter) {
+  const std::string key = absl::StrCat(request.source().node(), ":", request.source().path());
+  const LoadQueue::Place place = loads_->Join(key, name, std::move(waiter), SteadyTime::Now());
+  if (place.is_first) (new LoadCall(this, request, key, name))->Start();
+  loop_->Post([this] {
+    if (load_tick_ != nullptr) return;
+    const auto every_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(kLoadTick));
+    load_tick_ =
+        loop_->StartTimer({.delay_ms = every_ms, .repeat_ms = every_ms}, [this] { TickLoads(); });
+  });
+  return [loads = loads_, number = place.number] { loads->Leave(number); };
+}
+
+void Gateway::TickLoads() {
+  loads_->Tick(SteadyTime::Now());
+  if (!loads_->is_empty()) return;
+  loop_->Post([this] {
+    if (loads_->is_empty()) load_tick_.reset();
+  });
 }
 
 }  // namespace strata

@@ -2,11 +2,13 @@
 // cluster: to the coordinator where it is on this node, else over gRPC to the node that has it.
 // RequestRouter decides which, and what follows; the gateway carries that out.
 //
-// Thread-safe. A thread of its own fetches the list of models, so that ListModels() never blocks.
+// Thread-safe. Lists of models are fetched by threads of their own, so that asking for them never
+// blocks.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "coordinator/generation/generation_call.h"
 #include "coordinator/models/coordinator.h"
 #include "node/base/cached_fetch.h"
+#include "node/gateway/load_queue.h"
 #include "node/gateway/request_router.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/base/callback_gate.h"
@@ -53,6 +56,8 @@ class Gateway final : public GenerationSource, private RequestRunner {
   };
   // All outlive it.
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
+  // `self_address`: host:port by which the node reaches itself. Once, before any other call.
+  void Start(std::string self_address) { self_address_ = std::move(self_address); }
   // REQUIRES: the loop has stopped. Blocks for a response in flight, a few seconds at most, and for
   // requests that run on other nodes, which have been cancelled.
   ~Gateway() override;
@@ -73,6 +78,13 @@ class Gateway final : public GenerationSource, private RequestRunner {
   // calls wait.
   void ListModels(absl::Duration age_max, OnModels done) { models_.Get(age_max, std::move(done)); }
 
+  using KnownModels = std::shared_ptr<const wire::ListKnownModelsResponse>;  // the same
+  using OnKnownModels = CachedFetch<KnownModels>::Done;
+  // The models whose files the cluster's nodes have, loaded or not; otherwise as ListModels().
+  void ListKnownModels(absl::Duration age_max, OnKnownModels done) {
+    known_models_.Get(age_max, std::move(done));
+  }
+
   // Words to tokens and back, by the node of the model's first stage; the requests' stage and epoch
   // are set here. Never block; `done` is called on any thread. kUnavailable: the stage is elsewhere
   // by now, or its node does not answer; kInvalidArgument: as of shard/engine/tokenize.h.
@@ -83,10 +95,17 @@ class Gateway final : public GenerationSource, private RequestRunner {
   void Detokenize(const wire::ModelStatus& model, wire::DetokenizeRequest request,
                   OnResponse<wire::DetokenizeResponse> done);
 
+  // Has the cluster load a model for a request that names it as `name`; `waiter` waits for that, as
+  // LoadQueue says. One load for all requests that wait for the same file at a time. Never blocks.
+  // Returns what ends the waiting when the request's client has gone.
+  std::function<void()> Load(const wire::LoadModelRequest& request, const std::string& name,
+                             LoadQueue::Waiter waiter);
+
   std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
 
  private:
   class Reader;
+  class LoadCall;
 
   // RequestRunner; the first three on the loop.
   Leader FindLeader(const std::string& model) override;
@@ -102,6 +121,10 @@ class Gateway final : public GenerationSource, private RequestRunner {
   std::string AddressOf(const std::string& node_id) const;
   absl::StatusOr<Models> FetchModels();
   absl::StatusOr<Models> FetchModelsOnce();
+  absl::StatusOr<KnownModels> FetchKnownModels();
+  // Of this node's own service, which forwards what is the coordinator's.
+  std::unique_ptr<wire::Coordinator::Stub> OwnStub() const;
+  void TickLoads();  // loop
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
@@ -110,15 +133,21 @@ class Gateway final : public GenerationSource, private RequestRunner {
   const std::shared_ptr<CallbackGate> gate_ =
       std::make_shared<CallbackGate>();  // shared with Readers
   RequestRouter router_;
+  std::string self_address_;  // constant after Start()
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while requests wait
+  const std::shared_ptr<LoadQueue> loads_ =
+      std::make_shared<LoadQueue>(LoadQueue::Options());  // shared with clients that wait
+  std::unique_ptr<EventLoop::Handle> load_tick_;          // loop; while requests wait for a load
 
   absl::Mutex mu_;
   std::string channel_address_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<LoadCall*> load_calls_ ABSL_GUARDED_BY(mu_);
 
-  CachedFetch<Models> models_;  // last: its thread uses the others
+  CachedFetch<Models> models_;  // last: their threads use the others
+  CachedFetch<KnownModels> known_models_;
 };
 
 }  // namespace strata

@@ -74,7 +74,7 @@ class HttpResponder {
   virtual void End() = 0;
 
   // Calls `fn` when the client goes before its response is complete; at once if it has gone. On the
-  // server's thread or this one: must not block. Once.
+  // server's thread or this one: must not block. Instead of what was given before.
   virtual void OnGone(absl::AnyInvocable<void() &&> fn) = 0;
 
   // Calls `fn` on a handler's thread: for slow work that continues from another thread's callback.

@@ -43,6 +43,9 @@ nlohmann::json ModelJson(const wire::ModelStatus& model) {
           {"requests_running", model.requests_running()},
           {"requests_waiting", model.requests_waiting()},
           {"loaded_s_ago", model.loaded_s_ago()},
+          {"keep_alive_ms", model.keep_alive_ms()},
+          {"idle_ms", model.idle_ms()},
+          {"pinned", model.pinned()},
           {"stages", ModelStagesJson(model)}};
 }
 

@@ -1,5 +1,6 @@
 #include "node/status/status.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -7,21 +8,31 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/cluster/shared_ids.h"
 #include "coordinator/planner/unit_text.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
 #include "node/status/status_watch.h"
+#include "proto/coordinator.grpc.pb.h"
 #include "shard/engine/activation_codec.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/text_table.h"
+#include "transport/rpc/grpc_channel.h"
+#include "transport/rpc/grpc_deadline.h"
 #include "transport/rpc/grpc_status.h"
+#include "transport/rpc/printable_message.h"
 
 namespace strata {
 namespace {
 
 // The time for the answer of the called node, which waits for the others.
 constexpr int64_t kOneReportMs = 15'000;
+// The same for what nobody waits for long.
+constexpr absl::Duration kModelsTime = absl::Seconds(1);
 
 using nlohmann::json;
 
@@ -29,6 +40,31 @@ using nlohmann::json;
 bool IsLoading(const wire::StageStatus& stage) {
   return stage.state() == wire::StageStatus::FETCHING ||
          stage.state() == wire::StageStatus::WAITING || stage.state() == wire::StageStatus::LOADING;
+}
+
+// As the coordinator lists the models; empty where it does not answer at once.
+std::vector<wire::ModelStatus> LoadedModels(const std::string& address) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(kModelsTime));
+  wire::ListModelsResponse models;
+  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))
+                                  ->ListModels(&context, wire::ListModelsRequest(), &models);
+  if (!status.ok()) return {};
+  MakePrintable(&models);
+  return {models.models().begin(), models.models().end()};
+}
+
+// How long the model stays: ", pinned", ", goes after 4 min without requests"; empty: for ever.
+std::string StayText(const std::vector<wire::ModelStatus>& loaded, absl::string_view id) {
+  for (const wire::ModelStatus& model : loaded) {
+    if (model.model_id() != id) continue;
+    std::string text = model.pinned() ? ", pinned" : "";
+    if (model.keep_alive_ms() == 0) return text;
+    const int64_t left_ms = model.keep_alive_ms() - std::max<int64_t>(model.idle_ms(), 0);
+    return absl::StrCat(text, ", goes after ", DurationText(std::max<int64_t>(left_ms, 0)),
+                        " without requests");
+  }
+  return "";
 }
 
 }  // namespace
@@ -121,7 +157,8 @@ std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
   return problems;
 }
 
-std::string StatusText(const ClusterSnapshot& report) {
+std::string StatusText(const ClusterSnapshot& report,
+                       const std::vector<wire::ModelStatus>& loaded) {
   const std::string coordinator = CoordinatorName(report);
   std::vector<std::vector<std::string>> nodes = {
       {"NODE", "STATE", "DEVICE", "MEMORY FREE", "OF", "BANDWIDTH"}};
@@ -156,7 +193,8 @@ std::string StatusText(const ClusterSnapshot& report) {
       }
     }
     absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
-                    ", epoch ", model.epoch.counter(), "\n", TextTable(stages).Text());
+                    ", epoch ", model.epoch.counter(), StayText(loaded, model.id), "\n",
+                    TextTable(stages).Text());
     for (const std::string& note : notes) {
       absl::StrAppend(&out, PrintableText::From(note, kShownMessageBytesMax), "\n");
     }
@@ -219,7 +257,8 @@ json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) 
 
 }  // namespace
 
-std::string StatusJson(const ClusterSnapshot& report) {
+std::string StatusJson(const ClusterSnapshot& report,
+                       const std::vector<wire::ModelStatus>& loaded) {
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
   std::map<std::string, PrintableText> shown;  // by id
   for (const ModelView& model : models) shown.emplace(model.id, model.name);
@@ -267,10 +306,19 @@ std::string StatusJson(const ClusterSnapshot& report) {
                      {"stages", std::move(stages)},
                      {"links", std::move(links)}});
   }
+  json stays = json::array();
+  for (const wire::ModelStatus& model : loaded) {
+    stays.push_back({{"id", absl::BytesToHexString(model.model_id())},
+                     {"name", model.name()},
+                     {"keep_alive_ms", model.keep_alive_ms()},
+                     {"idle_ms", model.idle_ms()},
+                     {"pinned", model.pinned()}});
+  }
   const json out = {{"cluster", report.cluster.cluster()},
                     {"coordinator", absl::BytesToHexString(report.cluster.coordinator())},
                     {"epoch", report.cluster.epoch().counter()},
                     {"nodes", std::move(nodes)},
+                    {"models", std::move(stays)},
                     {"problems", ProblemsOf(report, models)}};
   return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
@@ -282,7 +330,8 @@ absl::Status RunStatus(const StatusOptions& options) {
   auto report = FetchReport((*client)->address(), kOneReportMs);
   if (!report.ok()) return report.status();
   if (!options.json) DisambiguateNodeNames(&*report);
-  const std::string text = options.json ? StatusJson(*report) : StatusText(*report);
+  const std::vector<wire::ModelStatus> loaded = LoadedModels((*client)->address());
+  const std::string text = options.json ? StatusJson(*report, loaded) : StatusText(*report, loaded);
   return WriteToStdout(text);
 }
 

@@ -21,9 +21,12 @@ struct StatusOptions {
 // Prints to stdout. Blocks. kUnavailable: no node answers.
 absl::Status RunStatus(const StatusOptions& options);
 
-// For people, or one line of JSON; each ends with a line's end. Pure.
-std::string StatusText(const ClusterSnapshot& report);
-std::string StatusJson(const ClusterSnapshot& report);
+// For people, or one line of JSON; each ends with a line's end. `loaded`: as the coordinator lists
+// the models; empty where it is not known how long they stay. Pure.
+std::string StatusText(const ClusterSnapshot& report,
+                       const std::vector<wire::ModelStatus>& loaded = {});
+std::string StatusJson(const ClusterSnapshot& report,
+                       const std::vector<wire::ModelStatus>& loaded = {});
 
 // The problems that a person should know of, a line each. Pure.
 std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,

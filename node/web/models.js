@@ -34,6 +34,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
       <div><dt>${words.requestsLabel}</dt><dd>${words.requests(model)}</dd></div>
       <div><dt>${words.roomLabel}</dt><dd>${words.room(model)}</dd></div>
       <div><dt>${words.speedLabel}</dt><dd>${Number.isFinite(speed) ? words.speed(speed) : '–'}</dd></div>
+      <div><dt>${words.idleLabel}</dt><dd>${words.keepAlive(model.keep_alive_ms)}</dd></div>
     </dl>
     <div class="layers" aria-hidden="true">${stages.map((stage, i) => html`
       <span key=${i} class=${`layer l${i % 6}`} style=${{ flexGrow: stage.layers[1] - stage.layers[0] }}>${stage.node} ${stage.layers[0]}–${stage.layers[1] - 1}</span>`)}</div>

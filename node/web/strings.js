@@ -99,6 +99,8 @@ export const text = {
     requestsLabel: 'Requests',
     roomLabel: 'Room',
     speedLabel: 'Speed',
+    idleLabel: 'Unloaded after',
+    keepAlive: (ms) => (ms > 0 ? `${Math.round(ms / 1000)} s without a request` : 'never'),
     stage: 'Stage', node: 'Node', device: 'Device', layers: 'Layers', weights: 'Weights',
     kv: 'KV caches', busy: 'Busy', tokens: 'Tokens/s', wire: 'Next by',
     stages: (name) => `Stages of ${name}`,

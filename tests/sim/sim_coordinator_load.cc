@@ -243,7 +243,7 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool is_reco
         if (is_recovery && !reloads_.entries().contains(request.model_id())) {
           return end(absl::CancelledError("the model was unloaded"));
         }
-        const uint64_t lease = *models_.Join(there, request.hold());
+        const uint64_t lease = *models_.Join(there, request);
         if (!is_recovery && StaysLoaded(request)) decisions_.Keep(models_.pins().begin()->second);
         return end(lease);
       }

@@ -79,12 +79,16 @@ OrderedJson InputOf(const std::string& arguments) {
 OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
   const absl::Time created =
       absl::FromUnixSeconds(now_s - std::max<int64_t>(model.loaded_s_ago(), 0));
-  return {{"type", "model"},
-          {"id", model.name()},
-          {"display_name", model.name()},
-          {"created_at", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", created, absl::UTCTimeZone())},
-          {"max_input_tokens", model.n_ctx()},
-          {"max_tokens", model.n_ctx()}};
+  OrderedJson json = {
+      {"type", "model"},
+      {"id", model.name()},
+      {"display_name", model.name()},
+      {"created_at", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", created, absl::UTCTimeZone())}};
+  if (model.n_ctx() > 0) {  // else it is not loaded
+    json["max_input_tokens"] = model.n_ctx();
+    json["max_tokens"] = model.n_ctx();
+  }
+  return json;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "node/api/anthropic/anthropic_error.h"
 #include "node/api/anthropic/anthropic_request.h"
 #include "node/api/anthropic/anthropic_response.h"
+#include "node/api/server_sent_events.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -43,14 +44,15 @@ void CountTokens(ApiBackend* backend, const SharedExchange& exchange) {
 }
 
 void Models(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModels(exchange, [exchange](const Gateway::Models& models) {
-    exchange->responder->Answer(
-        {.body = AnthropicModelsJson(*models, absl::ToUnixSeconds(WallNow()))});
-  });
+  backend->WithModels(ApiBackend::Models::kAll, exchange,
+                      [exchange](const Gateway::Models& models) {
+                        exchange->responder->Answer(
+                            {.body = AnthropicModelsJson(*models, absl::ToUnixSeconds(WallNow()))});
+                      });
 }
 
 void Model(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModel(RestOfPath(exchange->http.path, "/v1/models/"), exchange,
+  backend->WithModel(RestOfPath(exchange->http.path, "/v1/models/"), {}, exchange,
                      [exchange](const wire::ModelStatus& model) {
                        exchange->responder->Answer(
                            {.body = AnthropicModelJson(model, absl::ToUnixSeconds(WallNow()))});
@@ -60,7 +62,11 @@ void Model(ApiBackend* backend, const SharedExchange& exchange) {
 }  // namespace
 
 ApiRoutes AnthropicRoutes(ApiBackend* backend) {
-  DialectRoutes routes(AnthropicError);
+  static constexpr StreamForm kStreams = {
+      .head = EventStreamHead,
+      .waiting = EventStreamWaiting,
+      .failure = [](const std::string& error) { return ServerSentEvent("error", error); }};
+  DialectRoutes routes(AnthropicError, &kStreams);
   routes.Generation("/v1/messages",
                     [backend](const SharedExchange& exchange) { Messages(backend, exchange); });
   routes.Generation("/v1/messages/count_tokens",

@@ -131,7 +131,7 @@ void Slots(ApiBackend* backend, const SharedExchange& exchange) {
 
 // ?model=NAME, where the cluster has several.
 void Props(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModel(QueryField(exchange->http.query, "model"), exchange,
+  backend->WithModel(QueryField(exchange->http.query, "model"), {}, exchange,
                      [exchange](const wire::ModelStatus& model) {
                        exchange->responder->Answer({.body = LlamaPropsJson(model)});
                      });

@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "node/api/json_body.h"
 #include "node/api/ollama/ollama_error.h"
@@ -15,8 +16,15 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Models stay loaded until they are unloaded.
+// For models that stay loaded until they are unloaded.
 constexpr absl::Duration kForever = absl::Hours(24 * 365 * 100);
+
+// When the model goes if no request comes.
+absl::Time ExpiryOf(const wire::ModelStatus& model, absl::Time now) {
+  if (model.keep_alive_ms() == 0) return now + kForever;
+  const int64_t idle_ms = std::max<int64_t>(model.idle_ms(), 0);
+  return now + absl::Milliseconds(std::max<int64_t>(model.keep_alive_ms() - idle_ms, 0));
+}
 
 absl::Time LoadedAt(const wire::ModelStatus& model, absl::Time now) {
   return now - absl::Seconds(std::max<int64_t>(model.loaded_s_ago(), 0));
@@ -42,13 +50,14 @@ std::string OllamaModels(const std::vector<wire::ModelStatus>& models, absl::Tim
                          bool running) {
   OrderedJson list = OrderedJson::array();
   for (const wire::ModelStatus& model : models) {
-    OrderedJson one = {{"name", model.name()},
-                       {"model", model.name()},
+    const std::string name(absl::StripPrefix(model.name(), "ollama:"));  // as Ollama has it itself
+    OrderedJson one = {{"name", name},
+                       {"model", name},
                        {"size", model.tensor_bytes()},
                        {"digest", absl::BytesToHexString(model.model_id())},
                        {"details", DetailsOf(model)}};
     if (running) {
-      one["expires_at"] = OllamaTime(now + kForever);
+      one["expires_at"] = OllamaTime(ExpiryOf(model, now));
       one["size_vram"] = 0;  // not known: nodes say only which device has which layers
       one["context_length"] = model.n_ctx();
     } else {
@@ -68,10 +77,13 @@ std::string OllamaModel(const wire::ModelStatus& model, const ChatSupport& chat,
     if (chat.thinks) capabilities.push_back("thinking");
   }
   const std::string& architecture = model.architecture();
-  OrderedJson info = {{"general.architecture", architecture},
-                      {"general.basename", model.name()},
-                      {absl::StrCat(architecture, ".context_length"), model.n_ctx()},
-                      {absl::StrCat(architecture, ".block_count"), model.n_layer()}};
+  OrderedJson info = OrderedJson::object();
+  if (!architecture.empty()) {  // else nobody has read its headers
+    info = {{"general.architecture", architecture},
+            {"general.basename", model.name()},
+            {absl::StrCat(architecture, ".context_length"), model.n_ctx()},
+            {absl::StrCat(architecture, ".block_count"), model.n_layer()}};
+  }
   return JsonText({{"modelfile", ""},
                    {"parameters", absl::StrFormat("%-30s %d", "num_ctx", model.n_ctx())},
                    {"template", ValidUtf8(model.chat_template())},

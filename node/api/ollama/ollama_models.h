@@ -13,7 +13,7 @@ namespace strata {
 // As "2026-01-31T23:59:59.123456Z".
 std::string OllamaTime(absl::Time time);
 
-// /api/tags and, with `running`, /api/ps.
+// /api/tags, where `models` are as ListedModels() has them, and with `running` /api/ps.
 std::string OllamaModels(const std::vector<wire::ModelStatus>& models, absl::Time now,
                          bool running);
 // /api/show.

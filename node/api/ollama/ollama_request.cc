@@ -1,5 +1,6 @@
 #include "node/api/ollama/ollama_request.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -64,17 +65,25 @@ void ReadOptions(FieldReader* fields, ApiRequest* request) {
   fields->Fail(reader.status());
 }
 
-// A number of seconds, or a time as "5m"; how long a model stays is the cluster's matter. Zero:
-// the client wants it to go.
-std::optional<absl::Duration> ReadKeepAlive(FieldReader* fields) {
+// As wire::GenerateRequest has it: a negative time is forever, and zero ends with the request.
+constexpr int64_t kForeverMs = 0, kNoTimeMs = 1;
+int64_t KeepAliveMs(absl::Duration time) {
+  if (time < absl::ZeroDuration()) return kForeverMs;
+  return std::max(absl::ToInt64Milliseconds(time), kNoTimeMs);
+}
+
+// A number of seconds, or a time as "5m".
+std::optional<int64_t> ReadKeepAlive(FieldReader* fields) {
   const Json* value = fields->Find("keep_alive");
   if (value == nullptr) return std::nullopt;
   absl::Duration time;
   double seconds = 0;
-  if (value->is_number()) return absl::Seconds(value->get<double>());
+  if (value->is_number()) return KeepAliveMs(absl::Seconds(value->get<double>()));
   const auto* text = value->get_ptr<const std::string*>();
-  if (text != nullptr && absl::SimpleAtod(*text, &seconds)) return absl::Seconds(seconds);
-  if (text != nullptr && absl::ParseDuration(*text, &time)) return time;
+  if (text != nullptr && absl::SimpleAtod(*text, &seconds)) {
+    return KeepAliveMs(absl::Seconds(seconds));
+  }
+  if (text != nullptr && absl::ParseDuration(*text, &time)) return KeepAliveMs(time);
   fields->Wrong("keep_alive", "must be a number of seconds, or a time as \"5m\"");
   return std::nullopt;
 }
@@ -99,15 +108,6 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
   AnswerFormat answer(body, request);
   fields->Fail(ReadFormat(fields->json(), &answer));
   for (const char* name : {"logprobs", "top_logprobs"}) RefuseGiven(fields, name, name);
-}
-
-// Of a request without a prompt.
-void CheckKeepAlive(FieldReader* fields, OllamaRequest* parsed) {
-  const auto keep_alive = ReadKeepAlive(fields);
-  if (parsed->only_loads && keep_alive == absl::ZeroDuration()) {
-    fields->Wrong("keep_alive",
-                  "0 would unload the model, which others may be using; strata unload does it");
-  }
 }
 
 absl::StatusOr<OllamaRequest> Finished(const FieldReader& fields, OllamaRequest parsed) {
@@ -162,7 +162,8 @@ absl::StatusOr<OllamaRequest> ParseOllamaChat(absl::string_view text) {
   ReadThink(&fields, &request);
   if (fields.status().ok()) ReadMessages(&fields, &request);
   parsed.only_loads = request.messages.empty();
-  CheckKeepAlive(&fields, &parsed);
+  request.keep_alive_ms = ReadKeepAlive(&fields);
+  parsed.unloads = parsed.only_loads && request.keep_alive_ms == kNoTimeMs;
   return Finished(fields, std::move(parsed));
 }
 
@@ -190,7 +191,8 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(absl::string_view text) {
     request.messages.push_back({.role = "user", .content = prompt});
   }
   parsed.only_loads = prompt.empty() && !request.infill;
-  CheckKeepAlive(&fields, &parsed);
+  request.keep_alive_ms = ReadKeepAlive(&fields);
+  parsed.unloads = parsed.only_loads && request.keep_alive_ms == kNoTimeMs;
   return Finished(fields, std::move(parsed));
 }
 
@@ -215,7 +217,7 @@ absl::StatusOr<EmbeddingRequest> ParseInputs(absl::string_view text, const char*
   if (const auto dimensions = fields.Integer("dimensions", {0, 1 << 20}); dimensions > 0) {
     request.dimensions = static_cast<uint32_t>(*dimensions);
   }
-  ReadKeepAlive(&fields);
+  request.keep_alive_ms = ReadKeepAlive(&fields);
   request.truncates = fields.Bool("truncate").value_or(true);
   ApiRequest unused;
   ReadOptions(&fields, &unused);

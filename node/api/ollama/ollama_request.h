@@ -12,8 +12,10 @@ namespace strata {
 
 struct OllamaRequest {
   ApiRequest request;
-  // It has nothing to answer: the client only wants the model to be loaded.
+  // It has nothing to answer: the client only wants the model to be loaded, or, where it is to stay
+  // for no time, unloaded.
   bool only_loads = false;
+  bool unloads = false;
 };
 
 // The bodies of /api/chat and /api/generate. kInvalidArgument (BadParam, UnsupportedParam) names

@@ -63,12 +63,22 @@ void AddCall(const ApiCallPiece& call, OrderedJson* calls) {
 
 }  // namespace
 
-HttpResponse OllamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
-                                 const ApiUsage& /*usage*/) {
+HttpResponse OllamaStream() {
   HttpResponse head = EventStream();
   head.content_type = kOllamaStreamType;
   head.when_quiet.clear();  // clients parse each line
   return head;
+}
+
+std::string OllamaNothing(absl::string_view model) {
+  OrderedJson frame = Frame(std::string(model), /*chat=*/true, {}, /*done=*/false);
+  frame["response"] = "";
+  return JsonText(frame) + "\n";
+}
+
+HttpResponse OllamaWriter::Begin(const std::vector<ApiPiece>& /*firsts*/,
+                                 const ApiUsage& /*usage*/) {
+  return OllamaStream();
 }
 
 std::string OllamaWriter::Piece(const ApiPiece& piece) {
@@ -128,9 +138,9 @@ std::string OllamaEmbeddings(const ApiEmbeddings& embeddings) {
   return JsonText({{"embedding", FloatsJson(embeddings.vectors[0])}});
 }
 
-std::string OllamaLoaded(const std::string& model, bool chat) {
+std::string OllamaLoaded(const std::string& model, bool chat, bool unloads) {
   OrderedJson frame = Frame(model, chat, {}, /*done=*/true);
-  frame["done_reason"] = "load";
+  frame["done_reason"] = unloads ? "unload" : "load";
   return JsonText(frame);
 }
 

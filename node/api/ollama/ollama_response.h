@@ -13,6 +13,10 @@ namespace strata {
 
 // The content type of a stream.
 inline constexpr char kOllamaStreamType[] = "application/x-ndjson";
+// The head of a stream.
+HttpResponse OllamaStream();
+// A line of a stream of either kind that adds nothing to its output.
+std::string OllamaNothing(absl::string_view model);
 
 // A tool call is told once it is complete, its arguments as an object; one that the limit of tokens
 // cut is not.
@@ -40,7 +44,7 @@ std::string OllamaEmbed(const std::string& model, const ApiEmbeddings& embedding
                         absl::Duration took);
 std::string OllamaEmbeddings(const ApiEmbeddings& embeddings);
 
-// The answer to a request without a prompt: `model` is loaded.
-std::string OllamaLoaded(const std::string& model, bool chat);
+// The answer to a request without a prompt: `model` is loaded, or goes.
+std::string OllamaLoaded(const std::string& model, bool chat, bool unloads = false);
 
 }  // namespace strata

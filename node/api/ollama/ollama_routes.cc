@@ -37,15 +37,24 @@ void Answer(ApiBackend* backend, bool chat, const SharedExchange& exchange) {
     return;
   }
   const std::string name = parsed->request.model;
+  const ApiBackend::ModelUse use = {.loads = !parsed->unloads,
+                                    .streams = parsed->request.stream,
+                                    .keep_alive_ms = parsed->request.keep_alive_ms};
   if (parsed->only_loads) {
-    backend->WithModel(name, exchange, [exchange, chat](const wire::ModelStatus& model) {
-      exchange->responder->Answer({.body = OllamaLoaded(model.name(), chat)});
-    });
+    backend->WithModel(
+        name, use, exchange, [backend, exchange, chat, use](const wire::ModelStatus& model) {
+          const auto answer = [exchange, chat, use, name = model.name()] {
+            exchange->responder->Answer({.body = OllamaLoaded(name, chat, /*unloads=*/!use.loads)});
+          };
+          const bool is_loaded = model.state() != wire::ModelStatus::UNKNOWN;
+          if (!use.keep_alive_ms || !is_loaded) return answer();
+          backend->KeepAlive(exchange, model, *use.keep_alive_ms, answer);
+        });
   } else if (chat || !parsed->request.chat) {
     Generate(backend, exchange, std::move(parsed->request), chat);
   } else {
     backend->WithModel(
-        name, exchange,
+        name, use, exchange,
         [backend, exchange, request = std::move(parsed->request)](const wire::ModelStatus& model) {
           Generate(backend, exchange,
                    model.chat_template().empty() ? AsCompletion(request) : request,
@@ -72,9 +81,11 @@ void Embed(ApiBackend* backend, bool is_old, const SharedExchange& exchange) {
 }
 
 void List(ApiBackend* backend, bool running, const SharedExchange& exchange) {
-  backend->WithModels(exchange, [exchange, running](const Gateway::Models& models) {
-    exchange->responder->Answer({.body = OllamaModels(*models, WallNow(), running)});
-  });
+  backend->WithModels(
+      running ? ApiBackend::Models::kLoaded : ApiBackend::Models::kAll, exchange,
+      [exchange, running](const Gateway::Models& models) {
+        exchange->responder->Answer({.body = OllamaModels(*models, WallNow(), running)});
+      });
 }
 
 // Calls `then` with the model that the body names.
@@ -86,7 +97,7 @@ void WithNamed(ApiBackend* backend, const SharedExchange& exchange,
     return;
   }
   const std::string name = parsed->model;
-  backend->WithModel(name, exchange,
+  backend->WithModel(name, {}, exchange,
                      [parsed = *std::move(parsed), then = std::move(then)](
                          const wire::ModelStatus& model) { then(parsed, model); });
 }
@@ -100,7 +111,7 @@ void Show(ApiBackend* backend, const SharedExchange& exchange) {
             });
 }
 
-// A model that is loaded needs no download.
+// A model that the cluster has needs no download.
 void Pull(ApiBackend* backend, const SharedExchange& exchange) {
   WithNamed(
       backend, exchange, [exchange](const OllamaModelRequest& request, const wire::ModelStatus&) {
@@ -116,7 +127,11 @@ void Pull(ApiBackend* backend, const SharedExchange& exchange) {
 }  // namespace
 
 ApiRoutes OllamaRoutes(ApiBackend* backend) {
-  DialectRoutes routes(OllamaError);
+  static constexpr StreamForm kStreams = {
+      .head = OllamaStream,
+      .waiting = [](absl::string_view model, absl::string_view) { return OllamaNothing(model); },
+      .failure = [](const std::string& error) { return error + "\n"; }};
+  DialectRoutes routes(OllamaError, &kStreams);
   routes.Generation("/api/chat", [backend](const SharedExchange& exchange) {
     Answer(backend, /*chat=*/true, exchange);
   });

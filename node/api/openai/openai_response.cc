@@ -324,25 +324,43 @@ HttpResponse OpenAiWriter::Error(const absl::Status& status) {
 
 namespace {
 
+// The word that llama-server has for it where it loads models itself.
+const char* LoadedWord(const wire::ModelStatus& model) {
+  switch (model.state()) {
+    case wire::ModelStatus::UNKNOWN:
+      return "unloaded";
+    case wire::ModelStatus::LOADING:
+      return "loading";
+    case wire::ModelStatus::FAILED:
+      return "failed";
+    default:
+      return "loaded";
+  }
+}
+
 OrderedJson ModelOf(const wire::ModelStatus& model, const ChatSupport& chat, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
   OrderedJson json = {{"id", model.name()},
                       {"object", "model"},
                       {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
                       {"owned_by", "strata"},
-                      // The context under the names that clients of other servers read.
-                      {"context_length", model.n_ctx()},
-                      {"max_model_len", model.n_ctx()},
-                      {"meta", {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}}},
-                      {"strata",
-                       {{"model_id", absl::BytesToHexString(model.model_id())},
-                        {"architecture", model.architecture()},
-                        {"context_tokens", model.n_ctx()},
-                        {"requests_at_a_time", model.n_seqs()},
-                        {"exact", model.exact()},
-                        {"serving", serving},
-                        {"state", ModelStateText(model.state())},
-                        {"chat", chat.status.ok()}}}};
+                      {"status", {{"value", LoadedWord(model)}}}};
+  if (model.state() == wire::ModelStatus::UNKNOWN) {
+    json["strata"] = {{"serving", false}, {"state", "unloaded"}, {"bytes", model.tensor_bytes()}};
+    return json;
+  }
+  // The context under the names that clients of other servers read.
+  json["context_length"] = model.n_ctx();
+  json["max_model_len"] = model.n_ctx();
+  json["meta"] = {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}};
+  json["strata"] = {{"model_id", absl::BytesToHexString(model.model_id())},
+                    {"architecture", model.architecture()},
+                    {"context_tokens", model.n_ctx()},
+                    {"requests_at_a_time", model.n_seqs()},
+                    {"exact", model.exact()},
+                    {"serving", serving},
+                    {"state", ModelStateText(model.state())},
+                    {"chat", chat.status.ok()}};
   if (chat.status.ok()) {
     json["strata"]["tools"] = chat.tools_in_words ? "in words" : "as its template";
   } else {

@@ -56,16 +56,17 @@ void Embed(ApiBackend* backend, const SharedExchange& exchange) {
 }
 
 void Models(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModels(exchange, [backend, exchange](const Gateway::Models& models) {
-    backend->CheckChats(*models, [exchange, models](const std::vector<ChatSupport>& chats) {
-      exchange->responder->Answer(
-          {.body = ModelsJson(*models, chats, absl::ToUnixSeconds(WallNow()))});
-    });
-  });
+  backend->WithModels(
+      ApiBackend::Models::kAll, exchange, [backend, exchange](const Gateway::Models& models) {
+        backend->CheckChats(*models, [exchange, models](const std::vector<ChatSupport>& chats) {
+          exchange->responder->Answer(
+              {.body = ModelsJson(*models, chats, absl::ToUnixSeconds(WallNow()))});
+        });
+      });
 }
 
 void Model(ApiBackend* backend, absl::string_view prefix, const SharedExchange& exchange) {
-  backend->WithModel(RestOfPath(exchange->http.path, prefix), exchange,
+  backend->WithModel(RestOfPath(exchange->http.path, prefix), {}, exchange,
                      [backend, exchange](const wire::ModelStatus& model) {
                        backend->CheckChats({model}, [exchange, model](const auto& chats) {
                          exchange->responder->Answer(

@@ -13,10 +13,12 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "node/api/field_reader.h"
+#include "node/api/json_body.h"
 #include "node/api/responses/response_store.h"
 #include "node/api/responses/responses_error.h"
 #include "node/api/responses/responses_request.h"
 #include "node/api/responses/responses_writer.h"
+#include "node/api/server_sent_events.h"
 #include "transport/base/wall_clock.h"
 
 namespace strata {
@@ -144,11 +146,27 @@ void Delete(const SharedStore& store, const SharedExchange& exchange) {
   exchange->responder->Answer({.body = deleted.dump()});
 }
 
+// Of a stream that has no response yet.
+std::string EarlyFailure(const std::string& error) {
+  using Json = nlohmann::ordered_json;
+  Json event = {{"type", "error"}, {"sequence_number", 0}};
+  const Json form = Json::parse(error, nullptr, /*allow_exceptions=*/false);
+  if (form.is_object() && form.contains("error")) {  // as ResponsesWriter::Failure() has it
+    for (const char* member : {"code", "message", "param"}) {
+      event[member] = form["error"].value(member, Json());
+    }
+    event.update(form);
+  }
+  return ServerSentEvent("error", JsonText(event));
+}
+
 }  // namespace
 
 ApiRoutes ResponsesRoutes(ApiBackend* backend) {
+  static constexpr StreamForm kStreams = {
+      .head = EventStreamHead, .waiting = EventStreamWaiting, .failure = EarlyFailure};
   const auto store = std::make_shared<ResponseStore>();
-  DialectRoutes routes(ResponsesError);
+  DialectRoutes routes(ResponsesError, &kStreams);
   for (const char* path : {"/v1/responses", "/responses"}) {
     routes.Generation(path, [backend, store](const SharedExchange& exchange) {
       Create(backend, store, exchange);

@@ -17,6 +17,15 @@ using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::SizeIs;
 
+wire::LoadModelRequest Request(bool hold, int64_t keep_alive_ms = 0, bool pinned = false) {
+  wire::LoadModelRequest request;
+  request.set_hold(hold);
+  request.set_keep_alive_ms(keep_alive_ms);
+  request.set_pinned(pinned);
+  return request;
+}
+const wire::LoadModelRequest kHold = Request(true), kStay = Request(false);
+
 class ModelTableTest : public ::testing::Test {
  protected:
   const ModelTable::DeploymentPtr small_ = Place().deployment;
@@ -27,7 +36,7 @@ class ModelTableTest : public ::testing::Test {
 TEST_F(ModelTableTest, AHeldModelGoesWithItsLastLease) {
   table_.Put(small_);
   const uint64_t first = table_.OnLoaded(small_, /*hold=*/true);
-  const std::optional<uint64_t> second = table_.Join(small_, /*hold=*/true);
+  const std::optional<uint64_t> second = table_.Join(small_, kHold);
   ASSERT_TRUE(second.has_value());
   EXPECT_NE(first, *second);
   EXPECT_GT(first, 100u);
@@ -44,7 +53,7 @@ TEST_F(ModelTableTest, AHeldModelGoesWithItsLastLease) {
 TEST_F(ModelTableTest, AHeldModelThatIsLoadedToStayStays) {
   table_.Put(small_);
   const uint64_t lease = table_.OnLoaded(small_, /*hold=*/true);
-  EXPECT_THAT(table_.Join(small_, /*hold=*/false), Optional(0u));
+  EXPECT_THAT(table_.Join(small_, kStay), Optional(0u));
   EXPECT_FALSE(table_.HasLease(lease));
   EXPECT_EQ(table_.Release(lease), nullptr);
   EXPECT_TRUE(table_.Has(small_));
@@ -55,7 +64,68 @@ TEST_F(ModelTableTest, AHeldModelThatIsLoadedToStayStays) {
 TEST_F(ModelTableTest, AHolderOfAPinnedModelHasNoLease) {
   table_.Put(small_);
   EXPECT_EQ(table_.OnLoaded(small_, /*hold=*/false), 0u);
-  EXPECT_THAT(table_.Join(small_, /*hold=*/true), Optional(0u));
+  EXPECT_THAT(table_.Join(small_, kHold), Optional(0u));
+}
+
+class ModelTableKeepAliveTest : public ModelTableTest {
+ protected:
+  // Loaded by a request.
+  ModelTable::DeploymentPtr Load(int64_t keep_alive_ms) {
+    Deployment::Options options;
+    options.request = Request(/*hold=*/false, keep_alive_ms);
+    options.request.set_make_room(true);
+    const ModelTable::DeploymentPtr model = Place(options).deployment;
+    table_.Put(model);
+    table_.OnLoaded(model, /*hold=*/false);
+    return model;
+  }
+  const wire::LoadModelRequest& Pin(const ModelTable::DeploymentPtr& model) const {
+    return table_.pins().at(model->model_id());
+  }
+};
+
+TEST_F(ModelTableKeepAliveTest, AReloadKeepsItAndMakesNoRoom) {
+  const auto model = Load(5'000);
+  EXPECT_EQ(Pin(model).keep_alive_ms(), 5'000);
+  EXPECT_FALSE(Pin(model).make_room());
+}
+
+TEST_F(ModelTableKeepAliveTest, OfTwoLoadsTheLongerTimeCounts) {
+  const auto model = Load(5'000);
+  table_.Join(model, Request(/*hold=*/false, 3'000));
+  EXPECT_EQ(Pin(model).keep_alive_ms(), 5'000);
+  table_.Join(model, Request(/*hold=*/false, 9'000, /*pinned=*/true));
+  EXPECT_EQ(Pin(model).keep_alive_ms(), 9'000);
+  table_.Join(model, kStay);
+  table_.Join(model, Request(/*hold=*/false, 9'000));
+  EXPECT_EQ(Pin(model).keep_alive_ms(), 0) << "it stays";
+  EXPECT_TRUE(Pin(model).pinned());
+}
+
+TEST_F(ModelTableKeepAliveTest, AHeldModelGetsThatOfTheLoadThatJoins) {
+  table_.Put(small_);
+  table_.OnLoaded(small_, /*hold=*/true);
+  table_.Join(small_, Request(/*hold=*/false, 5'000));
+  EXPECT_EQ(Pin(small_).keep_alive_ms(), 5'000);
+}
+
+TEST_F(ModelTableKeepAliveTest, ItHasLeasesBesideItsPin) {
+  const auto model = Load(5'000);
+  const uint64_t lease = table_.Join(model, kHold).value();
+  EXPECT_TRUE(table_.HasLease(lease));
+  EXPECT_TRUE(table_.IsHeld(model->model_id()));
+  EXPECT_EQ(table_.Release(lease), nullptr);
+  EXPECT_FALSE(table_.IsHeld(model->model_id()));
+  EXPECT_TRUE(table_.Has(model));
+}
+
+TEST_F(ModelTableKeepAliveTest, RequestsChangeItButWherePeoplePin) {
+  const auto model = Load(5'000);
+  table_.SetKeepAlive(model->model_id(), 1);
+  EXPECT_EQ(Pin(model).keep_alive_ms(), 1);
+  table_.Join(model, Request(/*hold=*/false, 0, /*pinned=*/true));
+  table_.SetKeepAlive(model->model_id(), 1);
+  EXPECT_EQ(Pin(model).keep_alive_ms(), 0);
 }
 
 TEST_F(ModelTableTest, APinIsNoHold) {
@@ -64,7 +134,7 @@ TEST_F(ModelTableTest, APinIsNoHold) {
   const ModelTable::DeploymentPtr held = Place(options).deployment;
   table_.Put(held);
   table_.OnLoaded(held, /*hold=*/true);
-  table_.Join(held, /*hold=*/false);
+  table_.Join(held, kStay);
   EXPECT_FALSE(table_.pins().at(held->model_id()).hold());
 }
 
@@ -78,7 +148,7 @@ TEST_F(ModelTableTest, WhatTakesAPlaceHasItsPinAndItsLeases) {
   EXPECT_FALSE(table_.Remove(small_));
   EXPECT_TRUE(table_.Has(next));
   EXPECT_TRUE(table_.HasLease(lease));
-  EXPECT_THAT(table_.Join(small_, /*hold=*/true), ::testing::Eq(std::nullopt));
+  EXPECT_THAT(table_.Join(small_, kHold), ::testing::Eq(std::nullopt));
 }
 
 TEST_F(ModelTableTest, WhatWasUnloadedWhileItWasLoadedIsNotPinned) {

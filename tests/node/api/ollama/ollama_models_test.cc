@@ -40,6 +40,18 @@ TEST(OllamaModels, ListsWhatTheClusterKnows) {
   EXPECT_GT(running[0]["expires_at"].get<std::string>(), "2100");
 }
 
+TEST(OllamaModels, AModelGoesWhenItsKeepAliveIsOver) {
+  wire::ModelStatus model = Model();
+  model.set_keep_alive_ms(60'000);
+  model.set_idle_ms(20'000);
+  const auto expires_at = [&] {
+    return Json::parse(OllamaModels({model}, kNow, /*running=*/true))["models"][0]["expires_at"];
+  };
+  EXPECT_EQ(expires_at(), OllamaTime(kNow + absl::Seconds(40)));
+  model.set_idle_ms(-1);  // in use
+  EXPECT_EQ(expires_at(), OllamaTime(kNow + absl::Seconds(60)));
+}
+
 TEST(OllamaModels, CapabilitiesAreThoseOfTheTemplate) {
   const Json none = Json::parse(OllamaModel(Model(), {.status = absl::NotFoundError("")}, kNow));
   EXPECT_EQ(none["capabilities"], Json({"completion"}));

@@ -151,9 +151,18 @@ TEST(OllamaRequest, ThinkIsASwitchOrAnEffort) {
 }
 
 TEST(OllamaRequest, KeepAliveIsATime) {
-  for (const Json& value : {Json(-1), Json(0), Json("5m"), Json("1h30m"), Json("-1"), Json()}) {
-    EXPECT_THAT(Chat({{"keep_alive", value}}), IsOk()) << value;
+  const auto keep_alive_ms = [](const Json& value) {
+    return Chat({{"keep_alive", value}})->request.keep_alive_ms;
+  };
+  EXPECT_EQ(keep_alive_ms("5m"), 300'000);
+  EXPECT_EQ(keep_alive_ms("1h30m"), 5'400'000);
+  EXPECT_EQ(keep_alive_ms(2.5), 2'500);
+  EXPECT_EQ(keep_alive_ms("30"), 30'000);
+  for (const Json& forever : {Json(-1), Json("-1"), Json("-5m")}) {
+    EXPECT_EQ(keep_alive_ms(forever), 0) << forever;
   }
+  EXPECT_EQ(keep_alive_ms(0), 1);  // as short as it can be said
+  EXPECT_EQ(keep_alive_ms(Json()), std::nullopt);
   for (const Json& value : {Json("soon"), Json(true), Json::array()}) {
     EXPECT_THAT(Chat({{"keep_alive", value}}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keep_alive")));
@@ -164,9 +173,9 @@ TEST(OllamaRequest, WithoutAPromptItOnlyLoads) {
   EXPECT_TRUE(Chat({{"messages", Json::array()}})->only_loads);
   EXPECT_TRUE(ParseOllamaChat(R"({"model":"m"})")->only_loads);
   EXPECT_TRUE(Generate({{"prompt", ""}})->only_loads);
-  EXPECT_THAT(Generate({{"prompt", ""}, {"keep_alive", 0}}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("strata unload")));
-  EXPECT_THAT(Generate({{"keep_alive", 0}}), IsOk());
+  EXPECT_FALSE(Generate({{"prompt", ""}})->unloads);
+  EXPECT_TRUE(Generate({{"prompt", ""}, {"keep_alive", 0}})->unloads);
+  EXPECT_FALSE(Generate({{"keep_alive", 0}})->unloads);
 }
 
 TEST(OllamaRequest, AGeneratedPromptIsAChatUnlessItIsRaw) {

@@ -246,6 +246,7 @@ TEST(OpenAiResponse, ListsModels) {
   model.set_name("tiny");
   model.set_loaded_s_ago(10);
   model.set_n_ctx(4096);
+  model.set_state(wire::ModelStatus::SERVING);
   const Json models = Json::parse(ModelsJson({model}, {ChatSupport()}, 100));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "tiny");
@@ -256,15 +257,27 @@ TEST(OpenAiResponse, ListsModels) {
   EXPECT_EQ(models["data"][0]["max_model_len"], 4096);
   EXPECT_EQ(models["data"][0]["meta"]["n_ctx"], 4096);
   EXPECT_EQ(models["data"][0]["strata"]["chat"], true);
+  EXPECT_EQ(models["data"][0]["status"]["value"], "loaded");
+}
+
+TEST(OpenAiResponse, AModelThatIsNotLoadedHasNoContext) {
+  wire::ModelStatus model;
+  model.set_name("hf:org/tiny:Q4_0");
+  const Json json = Json::parse(ModelJson(model, ChatSupport(), 100));
+  EXPECT_EQ(json["id"], "hf:org/tiny:Q4_0");
+  EXPECT_EQ(json["status"]["value"], "unloaded");
+  EXPECT_FALSE(json.contains("context_length"));
 }
 
 TEST(OpenAiResponse, SaysWhyAModelTakesNoChats) {
   const ChatSupport broken = {.status = absl::InvalidArgumentError("it cannot be read")};
-  const Json model = Json::parse(ModelJson({}, broken, 100))["strata"];
+  wire::ModelStatus serving;
+  serving.set_state(wire::ModelStatus::SERVING);
+  const Json model = Json::parse(ModelJson(serving, broken, 100))["strata"];
   EXPECT_EQ(model["chat"], false);
   EXPECT_EQ(model["chat_problem"], "it cannot be read");
   EXPECT_FALSE(model.contains("tools"));
-  EXPECT_EQ(Json::parse(ModelJson({}, {.tools_in_words = true}, 100))["strata"]["tools"],
+  EXPECT_EQ(Json::parse(ModelJson(serving, {.tools_in_words = true}, 100))["strata"]["tools"],
             "in words");
 }
 
