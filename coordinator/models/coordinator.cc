@@ -450,6 +450,12 @@ void Coordinator::KeepPinned(const std::string& id) {
   if (pin != models_.pins().end()) decisions_.Keep(pin->second);
 }
 
+void Coordinator::StopKeeping(const std::string& id) {
+  decisions_.Drop(id);
+  reloads_.Remove(id);
+  ++unloads_;
+}
+
 bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
   if (!models_.Remove(deployment)) return false;
   reclaimer_.OnDeploymentEnded(SteadyTime::Now());
@@ -588,9 +594,7 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
       absl::MutexLock lock(mu_);
       // Else another deployment has just replaced it, or another caller unloads it.
       if (!TakeOut(*deployment)) continue;
-      decisions_.Drop((*deployment)->model_id());
-      reloads_.Remove((*deployment)->model_id());
-      ++unloads_;
+      StopKeeping((*deployment)->model_id());
     }
     UnloadCounted(deployment->get());
     AwaitDesired();
@@ -732,7 +736,9 @@ void Coordinator::Generate(const wire::GenerateRequest& request,
     const std::string& id = (*found)->model_id();
     if (const DeploymentPtr there = models_.Get(id); there != nullptr) {
       call->Hold(retention_.BeginRequest(id, SteadyTime::Now()));
-      if (request.has_keep_alive_ms()) models_.SetKeepAlive(id, request.keep_alive_ms());
+      if (request.has_keep_alive_ms() && models_.SetKeepAlive(id, request.keep_alive_ms())) {
+        KeepPinned(id);
+      }
       deployment = there;
     }
   }

@@ -202,8 +202,6 @@ class Coordinator {
   // Takes out and unloads it if it may still go to make room; false: it is in use now.
   bool Evict(const DeploymentPtr& model, bool by_hand);
   void UnloadExpired();
-  // REQUIRES: it was taken out of the table just now, and ++unloads_.
-  void EndUnload(const DeploymentPtr& model);
   std::string WhatToUnload();
   // Waits until `due`, which reads what mu_ guards, holds; for `limit` at most, and not when this
   // stops.
@@ -280,6 +278,8 @@ class Coordinator {
   bool GiveUp(const DeploymentPtr& failed);
   // A person has loaded it to stay, if it is pinned.
   void KeepPinned(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // One that was taken out just now does not come back; UnloadCounted() follows.
+  void StopKeeping(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues a pinned model, which is loaded again as soon as possible, until somebody unloads it.
   // False: it is not pinned.
   bool RequeueReload(const std::string& id, const absl::Status& why)

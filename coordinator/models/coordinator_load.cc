@@ -30,14 +30,6 @@ constexpr absl::Duration kIdleSoonTime = absl::Seconds(3);
 
 }  // namespace
 
-void Coordinator::EndUnload(const DeploymentPtr& model) {
-  PublishDesiredStateNow();  // first: it must not come back
-  model->Unload(absl::UnavailableError(absl::StrCat(model->name(), " was unloaded")));
-  absl::MutexLock lock(mu_);
-  --unloads_;
-  recovery_.OnRoomMade();
-}
-
 void Coordinator::UnloadExpired() {
   while (true) {
     DeploymentPtr expired;
@@ -46,11 +38,10 @@ void Coordinator::UnloadExpired() {
       if (stopping_ || !role_.may_act()) return;
       expired = retention_.NextExpired(models_, SteadyTime::Now());
       if (expired == nullptr || !TakeOut(expired)) return;
-      reloads_.Remove(expired->model_id());
-      ++unloads_;
+      StopKeeping(expired->model_id());
     }
     LOG(INFO) << expired->name() << " has had no request for its keep-alive, and is unloaded";
-    EndUnload(expired);
+    UnloadCounted(expired.get());
   }
 }
 
@@ -59,10 +50,10 @@ bool Coordinator::Evict(const DeploymentPtr& model, bool by_hand) {
     absl::MutexLock lock(mu_);
     const auto evictable = retention_.Evictable(models_, by_hand, SteadyTime::Now());
     if (!absl::c_linear_search(evictable, model) || !TakeOut(model)) return false;
-    ++unloads_;
+    StopKeeping(model->model_id());
   }
   LOG(INFO) << model->name() << " is unloaded to make room for another model";
-  EndUnload(model);
+  UnloadCounted(model.get());
   return true;
 }
 

@@ -16,9 +16,7 @@ std::map<std::string, wire::LoadModelRequest> ModelsOf(const DesiredState& desir
   return models;
 }
 
-bool StaysLoaded(const wire::LoadModelRequest& request) {
-  return !request.hold() && request.keep_alive_ms() == 0;
-}
+bool StaysLoaded(const wire::LoadModelRequest& request) { return !request.hold(); }
 
 void DesiredModels::Decide(const std::string& id, std::optional<wire::LoadModelRequest> origin) {
   pending_[id] = std::move(origin);
@@ -66,7 +64,7 @@ DesiredModels::Followed DesiredModels::Follow(const DesiredState& desired, size_
       models->Remove(deployment);
       followed.unloads.push_back(deployment);
     } else if (wanted.contains(id)) {
-      models->Join(deployment, /*hold=*/false);  // it may be held only
+      models->Join(deployment, wanted.at(id));  // it may be held only
     }
   }
   for (const auto& [id, entry] : std::map(reloads->entries())) {

@@ -1,4 +1,4 @@
-// The models that people decide to keep loaded, from the decision until all disks have it; and
+// The models that are decided to stay loaded, from the decision until all disks have it; and
 // those that a coordinator is to load and unload when it learns of a newer desired state. A state
 // machine without I/O, thread or clock. Not thread-safe.
 #pragma once
@@ -19,13 +19,13 @@ namespace strata {
 
 // By model id; what is no request is left out.
 std::map<std::string, wire::LoadModelRequest> ModelsOf(const DesiredState& desired);
-// Whether a model that is loaded by that request is to stay: it is neither held nor loaded for a
-// while.
+// Whether a model that is loaded by that request is to stay when its caller has gone: until it is
+// unloaded, or idle for its keep-alive.
 bool StaysLoaded(const wire::LoadModelRequest& request);
 
 class DesiredModels {
  public:
-  // A person has loaded a model to stay, with the request that loads it again; or has unloaded it.
+  // A model is to stay, with the request that loads it again; or is to stay no more.
   void Keep(const wire::LoadModelRequest& origin) { Decide(origin.model_id(), origin); }
   void Drop(const std::string& id) { Decide(id, std::nullopt); }
   // The role has gone: decisions that are in no desired state yet are lost.

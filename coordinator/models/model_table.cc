@@ -98,9 +98,13 @@ void ModelTable::Extend(const std::string& id, const wire::LoadModelRequest& req
   origin.set_pinned(origin.pinned() || request.pinned());
 }
 
-void ModelTable::SetKeepAlive(const std::string& id, int64_t keep_alive_ms) {
+bool ModelTable::SetKeepAlive(const std::string& id, int64_t keep_alive_ms) {
   const auto pin = pins_.find(id);
-  if (pin != pins_.end() && !pin->second.pinned()) pin->second.set_keep_alive_ms(keep_alive_ms);
+  if (pin == pins_.end() || pin->second.pinned() || pin->second.keep_alive_ms() == keep_alive_ms) {
+    return false;
+  }
+  pin->second.set_keep_alive_ms(keep_alive_ms);
+  return true;
 }
 
 std::optional<uint64_t> ModelTable::Join(const DeploymentPtr& there,

@@ -60,9 +60,9 @@ class ModelTable {
   bool IsHeld(const std::string& id) const { return leases_.contains(id); }
   // Takes it out if that was its last lease and it is not pinned, and returns it; else null.
   DeploymentPtr Release(uint64_t lease);
-  // It stays for so long without requests, as of LoadModelRequest. Nothing for a model that is not
-  // pinned, or that is protected from making room.
-  void SetKeepAlive(const std::string& id, int64_t keep_alive_ms);
+  // It stays for so long without requests, as of LoadModelRequest. False: nothing changes, as it
+  // does for a model that is not pinned, or that is protected from making room.
+  bool SetKeepAlive(const std::string& id, int64_t keep_alive_ms);
   // By id, of all pinned models: the request that loads the model again.
   const std::map<std::string, wire::LoadModelRequest>& pins() const { return pins_; }
 

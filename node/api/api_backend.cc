@@ -189,7 +189,7 @@ void ApiBackend::FindListedModel(Wanted wanted) {
 void ApiBackend::FindAnyModel(const SharedWanted& wanted, absl::Duration known_age) {
   const auto find = [this, wanted, known_age](const Gateway::Models& models,
                                               const Gateway::KnownModels& known) {
-    const auto found = FindNamedModel(*models, *known, wanted->name, naming_);
+    const auto found = FindModelOrFile(*models, *known, wanted->name, naming_);
     if (absl::IsNotFound(found.status()) && naming_.loads_known &&
         known_age > absl::ZeroDuration()) {
       return FindAnyModel(wanted, absl::ZeroDuration());  // a file may have come since

@@ -115,7 +115,7 @@ std::vector<const wire::KnownModel*> MeantFiles(const wire::ListKnownModelsRespo
 
 // One of the files that a name means alike: that of a loaded model, else of a repository's quants
 // the best one. kInvalidArgument: they are different models.
-absl::StatusOr<NamedModel> ChooseAmong(const std::vector<wire::ModelStatus>& models,
+absl::StatusOr<FoundModel> ChooseAmong(const std::vector<wire::ModelStatus>& models,
                                        const std::vector<const wire::KnownModel*>& meant,
                                        absl::string_view text) {
   for (const wire::KnownModel* const known : meant) {
@@ -123,7 +123,7 @@ absl::StatusOr<NamedModel> ChooseAmong(const std::vector<wire::ModelStatus>& mod
       if (!IsLoadedFrom(model, *known)) continue;
       const auto loaded = FindModel(models, model.name());
       if (!loaded.ok()) return loaded.status();
-      return NamedModel{.loaded = *loaded};
+      return FoundModel{.loaded = *loaded};
     }
   }
   std::vector<ModelVariant> variants;
@@ -138,7 +138,7 @@ absl::StatusOr<NamedModel> ChooseAmong(const std::vector<wire::ModelStatus>& mod
     variants.push_back(
         {.quant = file.quant(), .parts = {{.name = file.name()}}, .bytes = file.bytes()});
   }
-  if (names.size() == 1) return NamedModel{.known = meant.front()};
+  if (names.size() == 1) return FoundModel{.known = meant.front()};
   absl::c_stable_sort(
       variants, [](const ModelVariant& a, const ModelVariant& b) { return a.bytes < b.bytes; });
   absl::StatusOr<QuantChoice> choice = absl::InvalidArgumentError("they are not of one repository");
@@ -149,7 +149,7 @@ absl::StatusOr<NamedModel> ChooseAmong(const std::vector<wire::ModelStatus>& mod
                                           "; name one of these"));
   }
   for (const wire::KnownModel* const known : meant) {
-    if (known->file().name() == choice->variant.parts[0].name) return NamedModel{.known = known};
+    if (known->file().name() == choice->variant.parts[0].name) return FoundModel{.known = known};
   }
   return absl::InternalError("a chosen model is not among those known");
 }
@@ -220,13 +220,13 @@ std::vector<wire::ModelStatus> ListedModels(const std::vector<wire::ModelStatus>
   return listed;
 }
 
-absl::StatusOr<NamedModel> FindNamedModel(const std::vector<wire::ModelStatus>& models,
-                                          const wire::ListKnownModelsResponse& known,
-                                          absl::string_view text, ModelNaming naming) {
+absl::StatusOr<FoundModel> FindModelOrFile(const std::vector<wire::ModelStatus>& models,
+                                           const wire::ListKnownModelsResponse& known,
+                                           absl::string_view text, ModelNaming naming) {
   const auto as_loaded =
-      [](const absl::StatusOr<const wire::ModelStatus*>& found) -> absl::StatusOr<NamedModel> {
+      [](const absl::StatusOr<const wire::ModelStatus*>& found) -> absl::StatusOr<FoundModel> {
     if (!found.ok()) return found.status();
-    return NamedModel{.loaded = *found};
+    return FoundModel{.loaded = *found};
   };
   const auto found = FindModel(models, text);
   if (!absl::IsNotFound(found.status())) return as_loaded(found);

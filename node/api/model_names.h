@@ -25,15 +25,15 @@ struct ModelNaming {
 };
 
 // Exactly one is set: a model that is loaded, or else one that can be.
-struct NamedModel {
+struct FoundModel {
   const wire::ModelStatus* loaded = nullptr;
   const wire::KnownModel* known = nullptr;
 };
 // `known` as Coordinator.ListKnownModels returns them. Errors of FindModel(); kNotFound names those
 // that are near, too.
-absl::StatusOr<NamedModel> FindNamedModel(const std::vector<wire::ModelStatus>& models,
-                                          const wire::ListKnownModelsResponse& known,
-                                          absl::string_view text, ModelNaming naming);
+absl::StatusOr<FoundModel> FindModelOrFile(const std::vector<wire::ModelStatus>& models,
+                                           const wire::ListKnownModelsResponse& known,
+                                           absl::string_view text, ModelNaming naming);
 
 // The models as lists show them: those that are loaded, by their own names, then those that nodes
 // have files of, by the files' names; of what is not loaded, a status of state UNKNOWN with its

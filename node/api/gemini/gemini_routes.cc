@@ -84,15 +84,16 @@ void CallMethod(ApiBackend* backend, const std::string& prefix, const SharedExch
 ApiRoutes GeminiRoutes(ApiBackend* backend) {
   DialectRoutes routes(GeminiError);
   const auto list = [backend](const SharedExchange& exchange) {
-    backend->WithModels(exchange, [exchange](const Gateway::Models& models) {
-      exchange->responder->Answer({.body = GeminiModelsJson(*models)});
-    });
+    backend->WithModels(ApiBackend::Models::kAll, exchange,
+                        [exchange](const Gateway::Models& models) {
+                          exchange->responder->Answer({.body = GeminiModelsJson(*models)});
+                        });
   };
   routes.Get("/v1beta/models", list);
   routes.GetWithHeader("/v1/models", kKeyHeader, list);
   for (const std::string prefix : {"/v1beta/models/", "/v1/models/"}) {
     const auto show = [backend, prefix](const SharedExchange& exchange) {
-      backend->WithModel(RestOfPath(exchange->http.path, prefix), exchange,
+      backend->WithModel(RestOfPath(exchange->http.path, prefix), {}, exchange,
                          [exchange](const wire::ModelStatus& model) {
                            exchange->responder->Answer({.body = GeminiModelJson(model)});
                          });

@@ -117,7 +117,7 @@ void Rerank(ApiBackend* backend, const SharedExchange& exchange) {
 
 // As Props(); with ?fail_on_no_slot=1 an error where none is idle.
 void Slots(ApiBackend* backend, const SharedExchange& exchange) {
-  backend->WithModel(QueryField(exchange->http.query, "model"), exchange,
+  backend->WithModel(QueryField(exchange->http.query, "model"), {}, exchange,
                      [exchange](const wire::ModelStatus& model) {
                        const bool needs_one =
                            !QueryField(exchange->http.query, "fail_on_no_slot").empty();

@@ -40,7 +40,7 @@ wire::ListKnownModelsResponse KnownModels(const std::vector<wire::KnownModel>& m
 // Where no node has a file that is not loaded.
 absl::StatusOr<const wire::ModelStatus*> FindModelOf(const std::vector<wire::ModelStatus>& models,
                                                      absl::string_view text, ModelNaming naming) {
-  const auto found = FindNamedModel(models, {}, text, naming);
+  const auto found = FindModelOrFile(models, {}, text, naming);
   if (!found.ok()) return found.status();
   return found->loaded;
 }
@@ -55,12 +55,12 @@ const std::vector<wire::KnownModel> kKnown = {
 // The path of what is known and not loaded; else the error's code and message.
 std::string PathMeant(absl::string_view text) {
   const auto known = KnownModels(kKnown);
-  const auto found = FindNamedModel({}, known, text, {});
+  const auto found = FindModelOrFile({}, known, text, {});
   if (!found.ok()) return found.status().ToString();
   return found->known == nullptr ? "loaded" : found->known->file().path();
 }
 
-TEST(FindNamedModel, KnowsFilesAsTheirHubsNameThem) {
+TEST(FindModelOrFile, KnowsFilesAsTheirHubsNameThem) {
   for (const char* text :
        {"hf:Org/Repo:Q4_K_M", "Org/Repo:q4_k_m", "hf.co/org/repo:Q4_K_M",
         "huggingface.co/Org/Repo:Q4_K_M", "m-q4_k_m", "M-Q4_K_M.gguf", "/hf/m-Q4_K_M.gguf"}) {
@@ -75,13 +75,13 @@ TEST(FindNamedModel, KnowsFilesAsTheirHubsNameThem) {
   }
 }
 
-TEST(FindNamedModel, ARepositoryMeansItsBestQuant) {
+TEST(FindModelOrFile, ARepositoryMeansItsBestQuant) {
   EXPECT_EQ(PathMeant("hf:org/repo"), "/hf/m-Q4_K_M.gguf");
   EXPECT_EQ(PathMeant("Org/Repo:Q8_0"), "/hf/m-Q8_0.gguf");
   EXPECT_THAT(PathMeant("Org/Repo:Q2_K"), ::testing::StartsWith("NOT_FOUND"));
 }
 
-TEST(FindNamedModel, AnUnknownNameListsWhatIsNear) {
+TEST(FindModelOrFile, AnUnknownNameListsWhatIsNear) {
   EXPECT_THAT(PathMeant("mistral-q5"), ::testing::HasSubstr("near are: mistral-q4"));
   EXPECT_THAT(PathMeant("tyni:latest"), ::testing::HasSubstr("NOT_FOUND"));
   EXPECT_THAT(PathMeant("ollama:tyny:latest"),
@@ -93,37 +93,37 @@ TEST(FindNamedModel, AnUnknownNameListsWhatIsNear) {
   }
 }
 
-TEST(FindNamedModel, AnAliasIsAName) {
+TEST(FindModelOrFile, AnAliasIsAName) {
   wire::KnownModel aliased = Known("mistral-q4", "/models/mistral-q4.gguf");
   aliased.mutable_file()->add_aliases("fast");
   const auto known = KnownModels({kKnown[0], aliased});
-  EXPECT_EQ(FindNamedModel({}, known, "fast", {})->known, &known.models(1));
+  EXPECT_EQ(FindModelOrFile({}, known, "fast", {})->known, &known.models(1));
 }
 
-TEST(FindNamedModel, SeveralFilesOfAStemAreNamedInTheError) {
+TEST(FindModelOrFile, SeveralFilesOfAStemAreNamedInTheError) {
   const auto known = KnownModels({Known("a", "/x/m.gguf"), Known("b", "/y/m.gguf")});
-  EXPECT_THAT(FindNamedModel({}, known, "m", {}),
+  EXPECT_THAT(FindModelOrFile({}, known, "m", {}),
               StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("a, b")));
 }
 
-TEST(FindNamedModel, AFileThatIsLoadedMeansTheLoadedModel) {
+TEST(FindModelOrFile, AFileThatIsLoadedMeansTheLoadedModel) {
   std::vector<wire::ModelStatus> models = {Model("Mistral 7B", '\x11', "mistral-q4.gguf"),
                                            Model("Tiny", '\x22', "other.gguf")};
   models[1].mutable_source()->set_path("/ollama/blobs/sha256-0a");
   models[1].mutable_source()->set_node("01010101010101010101010101010101");
   const auto known = KnownModels(kKnown);
-  EXPECT_EQ(FindNamedModel(models, known, "ollama:tiny", {})->loaded, &models[1]);
-  EXPECT_EQ(FindNamedModel(models, known, "mistral-q4", {})->loaded, models.data());
-  EXPECT_EQ(FindNamedModel(models, known, "big:8b", {.any_model = true}).status().code(),
+  EXPECT_EQ(FindModelOrFile(models, known, "ollama:tiny", {})->loaded, &models[1]);
+  EXPECT_EQ(FindModelOrFile(models, known, "mistral-q4", {})->loaded, models.data());
+  EXPECT_EQ(FindModelOrFile(models, known, "big:8b", {.any_model = true}).status().code(),
             absl::StatusCode::kNotFound);
 }
 
 // What a request names exactly comes before a loaded model that has the name without its tag.
-TEST(FindNamedModel, ATagThatIsKnownCounts) {
+TEST(FindModelOrFile, ATagThatIsKnownCounts) {
   const std::vector<wire::ModelStatus> models = {Model("user/big", '\x11', "big.gguf")};
   const auto known = KnownModels(kKnown);
-  EXPECT_EQ(FindNamedModel(models, known, "user/big:8b", {})->known, &known.models(3));
-  EXPECT_EQ(FindNamedModel(models, known, "user/big:70b", {})->loaded, models.data());
+  EXPECT_EQ(FindModelOrFile(models, known, "user/big:8b", {})->known, &known.models(3));
+  EXPECT_EQ(FindModelOrFile(models, known, "user/big:70b", {})->loaded, models.data());
 }
 
 TEST(ListedModels, LoadedOnesComeFirstUnderTheirOwnNames) {
@@ -140,7 +140,7 @@ TEST(ListedModels, LoadedOnesComeFirstUnderTheirOwnNames) {
   EXPECT_EQ(listed[2].state(), wire::ModelStatus::SERVING);
 }
 
-TEST(FindNamedModel, TakesCaseFilesAndTagsLoosely) {
+TEST(FindModelOrFile, TakesCaseFilesAndTagsLoosely) {
   const std::vector<wire::ModelStatus> models = {Model("Tiny", '\x11', "tiny-q4.gguf"),
                                                  Model("big:8b", '\x22', "b.gguf")};
   for (const char* text : {"Tiny", "tiny", "TINY", "tiny-q4", "tiny-q4.gguf", "tiny-Q4.GGUF",
@@ -155,7 +155,7 @@ TEST(FindNamedModel, TakesCaseFilesAndTagsLoosely) {
   }
 }
 
-TEST(FindNamedModel, ALooseNameMeansOneModelAlone) {
+TEST(FindModelOrFile, ALooseNameMeansOneModelAlone) {
   const std::vector<wire::ModelStatus> models = {Model("TINY", '\x11', "a.gguf"),
                                                  Model("Tiny", '\x22', "b.gguf"),
                                                  Model("tiny:latest", '\x33', "c.gguf")};
@@ -164,7 +164,7 @@ TEST(FindNamedModel, ALooseNameMeansOneModelAlone) {
   EXPECT_THAT(FindModelOf(models, "tiny", {}), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(FindNamedModel, AnyNameMeansTheOnlyModelIfAsked) {
+TEST(FindModelOrFile, AnyNameMeansTheOnlyModelIfAsked) {
   std::vector<wire::ModelStatus> models = {Model("Tiny", '\x11', "a.gguf")};
   EXPECT_THAT(FindModelOf(models, "gpt-4o", {}), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_EQ(FindModelOf(models, "gpt-4o", {.any_model = true}).value(), models.data());
