@@ -63,8 +63,8 @@ DesiredModels::Followed DesiredModels::Follow(const DesiredState& desired, size_
     if (models->pins().contains(id) && !wanted.contains(id)) {
       models->Remove(deployment);
       followed.unloads.push_back(deployment);
-    } else if (wanted.contains(id)) {
-      models->Join(deployment, wanted.at(id));  // it may be held only
+    } else if (wanted.contains(id) && models->IsHeld(id)) {
+      models->Join(deployment, wanted.at(id));
     }
   }
   for (const auto& [id, entry] : std::map(reloads->entries())) {
