@@ -57,7 +57,7 @@ absl::Status ClusterFeed::Look(OnState then) {
 }
 
 absl::Status ClusterFeed::Watch(absl::string_view last_id, HttpResponse head,
-                                std::shared_ptr<HttpResponder> responder) {
+                                const std::shared_ptr<HttpResponder>& responder) {
   std::list<Watcher>::iterator at;
   {
     absl::MutexLock lock(mu_);

@@ -64,7 +64,7 @@ class ClusterFeed {
   // Streams events until the client goes, the kept ones behind `last_id` first.
   // kResourceExhausted: too many watch.
   absl::Status Watch(absl::string_view last_id, HttpResponse head,
-                     std::shared_ptr<HttpResponder> responder);
+                     const std::shared_ptr<HttpResponder>& responder);
 
  private:
   struct Watcher {
