@@ -165,7 +165,7 @@ absl::StatusOr<std::optional<wire::RemoteModel>> RemoteModelOf(const NamedModel&
     std::string sha256;
     if (absl::HexStringToBytes(part.file.sha256, &sha256)) file->set_sha256(std::move(sha256));
     // One that is known by its hash is the same at each of a hub's servers.
-    if (&part != &named.parts[0] && file->bytes() > 0 && !file->sha256().empty()) continue;
+    if (&part != named.parts.data() && file->bytes() > 0 && !file->sha256().empty()) continue;
     const auto probe = AskForModel(&http, part.request,
                                    {.retry_first = options.hub.retry_first,
                                     .cancelled = options.hub.cancelled,
