@@ -253,7 +253,7 @@ absl::Status WebWeightSource::ReadRange(WebGetter* http, size_t part, uint64_t b
 
 absl::Status WebWeightSource::Read(const WeightBlocks& all, const std::vector<uint32_t>& blocks,
                                    OnChunk on_chunk) {
-  const absl::Status enough = absl::OutOfRangeError("enough");
+  absl::Status enough = absl::OutOfRangeError("enough");
   auto http = TakeGetter();
   absl::Cleanup give_back = [&] { GiveBack(std::move(http)); };
   for (size_t i = 0; i < blocks.size();) {
