@@ -14,7 +14,6 @@ using ::absl_testing::IsOk;
 using ::strata::testing::Continue;
 using ::strata::testing::Loadable;
 using ::strata::testing::Place;
-using ::strata::testing::Placed;
 using ::strata::testing::TinyLlama;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
