@@ -20,12 +20,12 @@ using Json = nlohmann::json;
 
 Json Hi() { return Json::array({{{"role", "user"}, {"content", "Hi"}}}); }
 
-absl::StatusOr<OllamaRequest> Chat(Json fields) {
+absl::StatusOr<OllamaRequest> Chat(const Json& fields) {
   Json body = {{"model", "m"}, {"messages", Hi()}};
   body.update(fields);
   return ParseOllamaChat(body.dump());
 }
-absl::StatusOr<OllamaRequest> Generate(Json fields) {
+absl::StatusOr<OllamaRequest> Generate(const Json& fields) {
   Json body = {{"model", "m"}, {"prompt", "Hi"}};
   body.update(fields);
   return ParseOllamaGenerate(body.dump());
