@@ -25,7 +25,7 @@ namespace {
 // Stages that were still loading when another one failed are cancelled, not waited for.
 constexpr absl::Duration kMemoryComesBackTime = absl::Seconds(3);
 constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
-// How long a load waits for models that are about to be idle.
+// A load waits so long for models that are about to be idle.
 constexpr absl::Duration kIdleSoonTime = absl::Seconds(3);
 
 }  // namespace

@@ -12,6 +12,11 @@ bool IsAtRest(const Deployment& model) {
   return model.serving() || (model.lost_a_stage() && !model.recovering());
 }
 
+absl::Duration KeepAliveOf(const wire::LoadModelRequest& pin) {
+  if (pin.keep_alive_ms() == 0) return absl::InfiniteDuration();
+  return std::max(absl::Milliseconds(pin.keep_alive_ms()), ModelRetention::kSettles);
+}
+
 bool MayBeEvicted(const wire::LoadModelRequest& pin, bool by_hand) {
   return !pin.pinned() && (!by_hand || pin.keep_alive_ms() != 0);
 }
@@ -55,10 +60,8 @@ ModelRetention::DeploymentPtr ModelRetention::NextExpired(const ModelTable& mode
   Observe(models, now);
   for (const auto& [id, origin] : models.pins()) {
     const DeploymentPtr model = models.Get(id);
-    const absl::Duration keep_alive =
-        std::max(absl::Milliseconds(origin.keep_alive_ms()), kSettles);
-    if (model == nullptr || origin.keep_alive_ms() == 0 || IsInUse(models, id)) continue;
-    if (IsAtRest(*model) && IdleFor(models, id, now) >= keep_alive) return model;
+    if (model == nullptr || !IsAtRest(*model)) continue;
+    if (IdleFor(models, id, now) >= KeepAliveOf(origin)) return model;
   }
   return nullptr;
 }
@@ -68,12 +71,10 @@ SteadyTime ModelRetention::next_at(const ModelTable& models) const {
   for (const auto& [id, origin] : models.pins()) {
     const auto use = uses_.find(id);
     const DeploymentPtr model = models.Get(id);
-    if (origin.keep_alive_ms() == 0 || use == uses_.end() || IsInUse(models, id) ||
-        model == nullptr || !IsAtRest(*model)) {
+    if (use == uses_.end() || IsInUse(models, id) || model == nullptr || !IsAtRest(*model)) {
       continue;
     }
-    at = std::min(at, use->second.idle_since +
-                          std::max(absl::Milliseconds(origin.keep_alive_ms()), kSettles));
+    at = std::min(at, use->second.idle_since + KeepAliveOf(origin));
   }
   return at;
 }

@@ -1,6 +1,6 @@
-// How long models stay that are loaded: which has had no request for as long as it is to be kept,
-// and which goes first where another one needs room. A state machine without I/O, thread or clock.
-// Not thread-safe, but for the end of what BeginRequest() returns.
+// The time for which loaded models stay: it says which model has had no request for as long as it
+// is to be kept, and which goes first where another one needs room. A state machine without I/O,
+// thread or clock. Not thread-safe, but for the end of what BeginRequest() returns.
 //
 // A model is in use while a request for it is under way, from the moment that the coordinator gets
 // the request until its end, and while a caller holds a lease on it. It is idle since it was in use

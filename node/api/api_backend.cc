@@ -23,7 +23,7 @@ constexpr absl::Duration kModelsAge = absl::Seconds(1);
 constexpr absl::Duration kKnownModelsAge = absl::Seconds(30);
 // The same for a list that a client asks for.
 constexpr absl::Duration kListedModelsAge = absl::Seconds(2);
-// How long a model that a request has loaded stays without requests, unless they say otherwise.
+// A model that a request has loaded stays so long without requests, unless they say otherwise.
 constexpr absl::Duration kRequestedKeepAlive = absl::Minutes(5);
 // An upper bound on a token's bytes, more than any vocabulary has: a prompt that exceeds the
 // context is refused before a stage has spent its time on it.

@@ -101,7 +101,7 @@ class ApiBackend {
   struct Ranking;
   // The next of the two answers, then of the documents; then scores them.
   void Rank(const std::shared_ptr<Ranking>& ranking);
-  // What a request wants of the model that it names. Shared by its callbacks.
+  // The use that a request has for the model that it names. Shared by its callbacks.
   struct Wanted {
     std::string name;
     ModelUse use;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "node/http/forwarding_responder.h"
 #include "transport/base/peer_addresses.h"
 
 namespace strata {
@@ -93,17 +94,15 @@ absl::Status CheckOrigin(const std::string& origin) {
       "https://chat.example, http://192.168.1.5:* for any port, chrome-extension://*"));
 }
 
-class OriginResponder final : public HttpResponder {
+class OriginResponder final : public ForwardingResponder {
  public:
   OriginResponder(std::shared_ptr<HttpResponder> to, std::string origin)
-      : to_(std::move(to)), origin_(std::move(origin)) {}
+      : ForwardingResponder(std::move(to)), origin_(std::move(origin)) {}
 
-  void Answer(HttpResponse response) override { to_->Answer(With(std::move(response))); }
-  void Begin(HttpResponse head) override { to_->Begin(With(std::move(head))); }
-  void Write(absl::string_view bytes) override { to_->Write(bytes); }
-  void End() override { to_->End(); }
-  void OnGone(absl::AnyInvocable<void() &&> fn) override { to_->OnGone(std::move(fn)); }
-  void Run(absl::AnyInvocable<void() &&> fn) override { to_->Run(std::move(fn)); }
+  void Answer(HttpResponse response) override {
+    ForwardingResponder::Answer(With(std::move(response)));
+  }
+  void Begin(HttpResponse head) override { ForwardingResponder::Begin(With(std::move(head))); }
 
  private:
   HttpResponse With(HttpResponse response) const {
@@ -116,8 +115,7 @@ class OriginResponder final : public HttpResponder {
     return response;
   }
 
-  const std::shared_ptr<HttpResponder> to_;  // not shared
-  const std::string origin_;                 // empty: the origin is not listed
+  const std::string origin_;  // empty: the origin is not listed
 };
 
 }  // namespace

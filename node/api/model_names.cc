@@ -1,15 +1,11 @@
 #include "node/api/model_names.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,14 +14,13 @@
 #include "coordinator/models/model_match.h"
 #include "coordinator/request/request_status.h"
 #include "node/hub/model_source.h"
+#include "node/hub/near_names.h"
 #include "node/hub/quant_choice.h"
 #include "shard/model/model_file.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
 namespace {
-
-constexpr size_t kNearMax = 5;
 
 bool IsLoadedFrom(const wire::ModelStatus& model, const wire::KnownModel& known) {
   return model.source().path() == known.file().path() &&
@@ -154,46 +149,6 @@ absl::StatusOr<FoundModel> ChooseAmong(const std::vector<wire::ModelStatus>& mod
   return absl::InternalError("a chosen model is not among those known");
 }
 
-// How many characters have to be changed, left out or added to make `a` of `b`.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = std::exchange(row[j + 1], std::min({changed, row[j] + 1, row[j + 1] + 1}));
-    }
-  }
-  return row.back();
-}
-
-// The names that `text` may have been meant to be, the nearest first.
-std::vector<std::string> NearNames(const wire::ListKnownModelsResponse& known,
-                                   absl::string_view text) {
-  constexpr size_t kCharsMax = 128;  // of a name that is compared
-  const std::string wanted = absl::AsciiStrToLower(text);
-  std::vector<std::pair<size_t, std::string>> near;
-  for (const wire::KnownModel& model : known.models()) {
-    const std::string name = absl::AsciiStrToLower(model.file().name());
-    if (wanted.size() > kCharsMax || name.size() > kCharsMax || wanted.empty()) continue;
-    const absl::string_view bare =
-        absl::string_view(name).substr(name.find(':') + 1);  // as its hub has it itself
-    const size_t distance = std::min(EditDistance(wanted, name), EditDistance(wanted, bare));
-    const bool is_part = wanted.size() >= 3 && absl::StrContains(name, wanted);
-    if (is_part || distance <= std::max<size_t>(2, wanted.size() / 3)) {
-      near.emplace_back(is_part ? 0 : distance, model.file().name());
-    }
-  }
-  absl::c_sort(near);
-  near.erase(std::unique(near.begin(), near.end()), near.end());
-  std::vector<std::string> names;
-  for (auto& [distance, name] : near) {
-    if (names.size() < kNearMax) names.push_back(std::move(name));
-  }
-  return names;
-}
-
 }  // namespace
 
 wire::ModelStatus UnloadedModel(const wire::KnownModel& known) {
@@ -240,11 +195,12 @@ absl::StatusOr<FoundModel> FindModelOrFile(const std::vector<wire::ModelStatus>&
   const auto loose = FindLoosely(models, text);
   if (!absl::IsNotFound(loose.status())) return as_loaded(loose);
   if (naming.any_model && models.size() == 1) return as_loaded(FindModel(models, ""));
-  const std::vector<std::string> near = NearNames(known, text);
+  std::vector<std::string> names;
+  for (const wire::KnownModel& model : known.models()) names.push_back(model.file().name());
+  const std::string near = text.empty() ? "" : NearText(text, names);
   if (near.empty()) return found.status();
   return absl::NotFoundError(
-      absl::StrCat("the model \"", PrintableText::From(text),
-                   "\" does not exist; near are: ", absl::StrJoin(near, ", ")));
+      absl::StrCat("the model \"", PrintableText::From(text), "\" does not exist", near));
 }
 
 }  // namespace strata

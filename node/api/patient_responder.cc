@@ -18,7 +18,10 @@ std::string EventStreamFailure(const std::string& error) { return ServerSentEven
 
 PatientResponder::PatientResponder(std::shared_ptr<HttpResponder> to, const StreamForm* form,
                                    std::string model)
-    : to_(std::move(to)), form_(form), model_(std::move(model)), since_(SteadyTime::Now()) {}
+    : ForwardingResponder(std::move(to)),
+      form_(form),
+      model_(std::move(model)),
+      since_(SteadyTime::Now()) {}
 
 void PatientResponder::Say(absl::string_view words, SteadyTime now) {
   if (form_ == nullptr || now - since_ < kBeginsAfter) return;
@@ -27,25 +30,25 @@ void PatientResponder::Say(absl::string_view words, SteadyTime now) {
   said_ = std::string(words);
   said_at_ = now;
   const std::string event = form_->waiting(model_, words);
-  if (std::exchange(is_open_, true)) return to_->Write(event);
+  if (std::exchange(is_open_, true)) return Write(event);
   HttpResponse head = form_->head();
   head.body = event;
-  to_->Begin(std::move(head));
+  ForwardingResponder::Begin(std::move(head));
 }
 
 void PatientResponder::Answer(HttpResponse response) {
   absl::MutexLock lock(mu_);
   has_begun_ = true;
-  if (!is_open_) return to_->Answer(std::move(response));
-  to_->Write(response.status == 200 ? response.body : form_->failure(response.body));
-  to_->End();
+  if (!is_open_) return ForwardingResponder::Answer(std::move(response));
+  Write(response.status == 200 ? response.body : form_->failure(response.body));
+  End();
 }
 
 void PatientResponder::Begin(HttpResponse head) {
   absl::MutexLock lock(mu_);
   has_begun_ = true;
-  if (!is_open_) return to_->Begin(std::move(head));
-  to_->Write(head.body);
+  if (!is_open_) return ForwardingResponder::Begin(std::move(head));
+  Write(head.body);
 }
 
 }  // namespace strata

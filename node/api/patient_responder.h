@@ -10,15 +10,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "node/http/http_server.h"
+#include "node/http/forwarding_responder.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
 
-// How a dialect's streams say what is not output.
+// The form in which a dialect's streams say other things than output.
 struct StreamForm {
   HttpResponse (*head)();
-  // What clients skip; `words` is one line.
+  // An event that clients skip; `words` is one line.
   std::string (*waiting)(absl::string_view model, absl::string_view words);
   // The last events of a stream that failed. `error`: in the dialect's form of errors.
   std::string (*failure)(const std::string& error);
@@ -31,7 +31,7 @@ std::string EventStreamFailure(const std::string& error);
 inline constexpr StreamForm kEventStreamForm = {
     .head = EventStreamHead, .waiting = EventStreamWaiting, .failure = EventStreamFailure};
 
-class PatientResponder final : public HttpResponder {
+class PatientResponder final : public ForwardingResponder {
  public:
   // A load that fails sooner is answered with an error's HTTP status.
   static constexpr absl::Duration kBeginsAfter = absl::Seconds(2);
@@ -47,13 +47,8 @@ class PatientResponder final : public HttpResponder {
 
   void Answer(HttpResponse response) override;
   void Begin(HttpResponse head) override;
-  void Write(absl::string_view bytes) override { to_->Write(bytes); }
-  void End() override { to_->End(); }
-  void OnGone(absl::AnyInvocable<void() &&> fn) override { to_->OnGone(std::move(fn)); }
-  void Run(absl::AnyInvocable<void() &&> fn) override { to_->Run(std::move(fn)); }
 
  private:
-  const std::shared_ptr<HttpResponder> to_;  // not shared
   const StreamForm* const form_;
   const std::string model_;
   const SteadyTime since_;

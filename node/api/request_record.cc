@@ -2,32 +2,28 @@
 
 #include <utility>
 
+#include "node/http/forwarding_responder.h"
 #include "transport/base/steady_time.h"
 #include "transport/rpc/request_log.h"
 
 namespace strata {
 namespace {
 
-class RecordedResponder final : public HttpResponder {
+class RecordedResponder final : public ForwardingResponder {
  public:
   RecordedResponder(std::shared_ptr<HttpResponder> to, std::shared_ptr<RequestRecord> record)
-      : to_(std::move(to)), record_(std::move(record)) {}
+      : ForwardingResponder(std::move(to)), record_(std::move(record)) {}
 
   void Answer(HttpResponse response) override {
     record_->SetHttpStatus(response.status);
-    to_->Answer(std::move(response));
+    ForwardingResponder::Answer(std::move(response));
   }
   void Begin(HttpResponse head) override {
     record_->SetHttpStatus(head.status);
-    to_->Begin(std::move(head));
+    ForwardingResponder::Begin(std::move(head));
   }
-  void Write(absl::string_view bytes) override { to_->Write(bytes); }
-  void End() override { to_->End(); }
-  void OnGone(absl::AnyInvocable<void() &&> fn) override { to_->OnGone(std::move(fn)); }
-  void Run(absl::AnyInvocable<void() &&> fn) override { to_->Run(std::move(fn)); }
 
  private:
-  const std::shared_ptr<HttpResponder> to_;      // not shared
   const std::shared_ptr<RequestRecord> record_;  // shared with the request's handler
 };
 

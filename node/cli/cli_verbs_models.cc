@@ -53,7 +53,8 @@ Examples:
   strata alias                           lists them
   strata alias --remove fast
 
-An alias is for run, load, unload, plan, pull and rm on this machine. They are kept in aliases.json in the data dir.)";
+An alias is for run, load, unload, plan, pull and rm on this machine, and for the API where its node
+has the model's file. They are kept in aliases.json in the data dir.)";
 
 }  // namespace
 

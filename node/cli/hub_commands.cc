@@ -28,7 +28,6 @@
 #include "transport/base/environment.h"
 
 namespace strata {
-namespace {}  // namespace
 
 bool IsOfflineByVariable() {
   // Set to anything but 0, as Hugging Face's own programs read it.

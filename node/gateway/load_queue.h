@@ -32,7 +32,7 @@ class LoadQueue {
     absl::Duration wait_time = kLoadWaitTime;
   };
   struct Waiter {
-    // How the load gets on, in words: "loading NAME 45 %". Called now and then, also without news.
+    // The load's progress in words: "loading NAME 45 %". Called now and then, also without news.
     std::function<void(const std::string& words)> on_progress;
     // Once, unless it left: the loaded model, or why the load failed. kUnavailable, RetryAfterMs():
     // it takes longer than a request waits.

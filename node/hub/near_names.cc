@@ -42,8 +42,13 @@ size_t EditDistance(absl::string_view a, absl::string_view b, size_t more_than) 
   return last.back();
 }
 
+// As its hub itself has it.
 std::string Compared(absl::string_view name) {
-  return absl::AsciiStrToLower(name.substr(0, kComparedBytesMax));
+  std::string text = absl::AsciiStrToLower(name.substr(0, kComparedBytesMax));
+  for (const absl::string_view hub : {"hf:", "ollama:"}) {
+    if (absl::StartsWith(text, hub)) return text.substr(hub.size());
+  }
+  return text;
 }
 
 }  // namespace

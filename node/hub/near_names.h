@@ -13,8 +13,8 @@ namespace strata {
 inline constexpr size_t kNearNamesMax = 5;
 
 // Those of `names` that have `name` within them or are within it, or differ in few characters, the
-// nearest first and each once; case does not matter. At most kNearNamesMax. The first 128 bytes
-// count, of the first 2,000 names.
+// nearest first and each once; case and the prefix of a hub do not matter. At most kNearNamesMax.
+// The first 128 bytes count, of the first 2,000 names.
 std::vector<std::string> NearNames(absl::string_view name, absl::Span<const std::string> names);
 
 // "; near are: a, b", or nothing where none is near.

@@ -54,7 +54,8 @@ std::vector<wire::ModelStatus> LoadedModels(const std::string& address) {
   return {models.models().begin(), models.models().end()};
 }
 
-// How long the model stays: ", pinned", ", goes after 4 min without requests"; empty: for ever.
+// The time that the model stays: ", pinned", ", goes after 4 min without requests"; empty: for
+// ever.
 std::string StayText(const std::vector<wire::ModelStatus>& loaded, absl::string_view id) {
   for (const wire::ModelStatus& model : loaded) {
     if (model.model_id() != id) continue;

@@ -112,6 +112,7 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
 
 absl::StatusOr<OllamaRequest> Finished(const FieldReader& fields, OllamaRequest parsed) {
   if (!fields.status().ok()) return fields.status();
+  parsed.unloads = parsed.only_loads && parsed.request.keep_alive_ms == kNoTimeMs;
   return parsed;
 }
 
@@ -163,7 +164,6 @@ absl::StatusOr<OllamaRequest> ParseOllamaChat(absl::string_view text) {
   if (fields.status().ok()) ReadMessages(&fields, &request);
   parsed.only_loads = request.messages.empty();
   request.keep_alive_ms = ReadKeepAlive(&fields);
-  parsed.unloads = parsed.only_loads && request.keep_alive_ms == kNoTimeMs;
   return Finished(fields, std::move(parsed));
 }
 
@@ -192,7 +192,6 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(absl::string_view text) {
   }
   parsed.only_loads = prompt.empty() && !request.infill;
   request.keep_alive_ms = ReadKeepAlive(&fields);
-  parsed.unloads = parsed.only_loads && request.keep_alive_ms == kNoTimeMs;
   return Finished(fields, std::move(parsed));
 }
 
