@@ -182,8 +182,13 @@ TEST(NoAutoload, ARequestForWhatIsNotLoadedFindsNothing) {
   uint32_t port = 0;
   ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
   HttpClient client(static_cast<uint16_t>(port));
-  ASSERT_TRUE(client.Post("/v1/completions", R"({"model":"first","prompt":"The sea"})"));
-  const HttpReply reply = client.Read();
+  HttpReply reply;
+  const absl::Time until = absl::Now() + Program::kLong;
+  do {  // until the node coordinates
+    absl::SleepFor(absl::Milliseconds(50));
+    ASSERT_TRUE(client.Post("/v1/completions", R"({"model":"first","prompt":"The sea"})"));
+    reply = client.Read();
+  } while (reply.status == 503 && absl::Now() < until);
   EXPECT_EQ(reply.status, 404);
   EXPECT_THAT(reply.body, HasSubstr("none is loaded"));
 }
