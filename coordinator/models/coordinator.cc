@@ -64,6 +64,10 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
     return differs("--flash-attention");
   }
   if (wanted.exact() && !spec.exact()) return differs("promise (--exact)");
+  if (request.speculation() != wire::SPECULATION_AUTO &&
+      request.speculation() != deployment->request().speculation()) {
+    return differs("--speculate");
+  }
   const auto wants_template = [](const wire::LoadModelRequest& load) {
     return !load.chat_template().empty() || !load.chat_template_name().empty();
   };

@@ -37,6 +37,7 @@ std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
 GenerationEngineOptions EngineOptionsFor(const Deployment::Options& options) {
   GenerationEngineOptions engine = options.engine;
   engine.policy.exact = options.request.placement().cache().exact();
+  engine.policy.speculation = options.request.speculation();
   return engine;
 }
 
@@ -534,6 +535,8 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   generation.keep_tokens = request.keep_tokens();
   generation.truncate_prompt = request.truncate_prompt();
   generation.with_progress = request.with_progress();
+  if (request.has_speculation()) generation.speculation = request.speculation();
+  generation.prediction.assign(request.prediction().begin(), request.prediction().end());
   generation.sampler = request.sampler();
   if (request.tokens_size() > 0) {
     generation.prompt.assign(request.tokens().begin(), request.tokens().end());
@@ -677,6 +680,9 @@ wire::ModelStatus Deployment::Status() {
   status.set_n_ctx(request.cache.n_ctx);
   status.set_n_seqs(request.cache.n_seqs);
   status.set_exact(request.cache.exact);
+  status.set_speculation(options_.request.speculation());
+  status.set_guessed_tokens(stats.guessed_tokens);
+  status.set_accepted_tokens(stats.accepted_tokens);
   status.set_requests_running(stats.running);
   status.set_requests_waiting(stats.waiting);
   status.set_chat_template(chat_templates_.usual);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "proto/frame.pb.h"
 
 namespace strata {
@@ -24,6 +25,9 @@ struct GenerationRequest {
   // generation goes on; where the cache cannot do that, and by default, it ends (kLength).
   bool shift_context = false;
   uint32_t keep_tokens = 0;
+
+  std::optional<wire::Speculation> speculation;  // unset: the scheduler's
+  std::vector<int32_t> prediction;               // tokens that the output may repeat
 
   bool truncate_prompt = false;  // to the context's length, instead of an error
   bool with_progress = false;    // of the prompt is reported
@@ -54,6 +58,8 @@ struct GenerationUsage {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;             // of the prompt, found in a KV cache
   uint32_t tokens = 0;                    // reported, this time
+  uint32_t guessed_tokens = 0;            // that stages computed
+  uint32_t accepted_tokens = 0;           // of those, right
   int64_t queued_us = 0;                  // until the request had a slot
   int64_t prompt_us = 0;                  // from there to the first token
   int64_t decode_us = 0;                  // from the first token to the last
@@ -61,6 +67,10 @@ struct GenerationUsage {
   std::vector<StageTotal> decode_stages;
   std::optional<int32_t> end_token;  // that ended the generation; not shown
 };
+
+// As people write it: "auto", "off", "ngram".
+const char* SpeculationName(wire::Speculation speculation);
+std::optional<wire::Speculation> SpeculationNamed(absl::string_view name);
 
 // The message for a prompt that leaves no room for an answer. Programs recognize its wording.
 std::string PromptTooLong(uint64_t prompt_tokens, uint32_t n_ctx);

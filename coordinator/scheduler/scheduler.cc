@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/request/request_status.h"
+#include "coordinator/scheduler/ngram_drafter.h"
 #include "coordinator/scheduler/scheduler_impl.h"
 #include "transport/rpc/grpc_status.h"
 
@@ -42,7 +43,7 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
   facts.n_slots = stages[0].n_seq_max();
   facts.n_batch = stages[0].n_batch();
   facts.n_vocab = stages[0].n_vocab();
-  facts.cache.checkpoint = true;
+  facts.cache.checkpoint = facts.cache.rewind = true;
   facts.n_checkpoints = stages[0].checkpoints();
   for (const wire::StageInfo& stage : stages) {
     if (stage.n_ctx() == 0 || stage.n_seq_max() == 0 || stage.n_batch() == 0) {
@@ -59,6 +60,7 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
     facts.cache.copy &= stage.cache().copy();
     facts.cache.shift &= stage.cache().shift();
     facts.cache.checkpoint &= stage.cache().checkpoint();
+    facts.cache.rewind &= stage.cache().rewind();
     facts.n_checkpoints = std::min(facts.n_checkpoints, stage.checkpoints());
     if (stage.kv_cells() != 0) {
       facts.kv_cells =
@@ -130,6 +132,7 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
   r.usage.decode_stages.resize(facts.n_stages);
   r.added_us = now_us;
   r.input = std::move(request);
+  if (r.input.prediction.size() > facts.n_ctx) r.input.prediction.resize(facts.n_ctx);
   if (r.tokens_left == 0 || IsFull(r)) {
     End(id, absl::OkStatus(), FinishReason::kLength, Leave::kDrop, now_us);
   }
@@ -146,6 +149,7 @@ void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason,
     request_us = request_us == 0 ? took_us : request_us + (took_us - request_us) / 8;
   }
   if (r.admitted_us < 0) r.usage.queued_us = now_us - r.added_us;
+  if (r.drafts) drafter->End(id);
   if (queue.Leave(id, r.input.client)) chunk_turns.erase(r.input.client);
   if (!status.ok()) {
     ++stats.requests_failed;
@@ -182,6 +186,7 @@ void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep
 void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep& flight,
                                  int64_t now_us) {
   TakeTimings(result, flight);
+  ObserveRoundTrip(result, flight, now_us);
   for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
   stats.checkpoints_used += flight.restored.size();
   int next_token = 0;
@@ -191,6 +196,12 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
                      [&](const wire::SlotError& e) { return e.slot() == slice.slot; });
     const bool has_error = error != result.errors().end();
     const wire::SampledToken* token = nullptr;
+    if (std::ranges::binary_search(result.void_rows(), slice.last_row)) {
+      if (!slice.is_guess || OwnerOf(slice) != nullptr) {
+        return TakeFailure(flight, absl::InternalError("the last stage left out a row"), now_us);
+      }
+      continue;
+    }
     if (slice.samples && !has_error) {
       if (next_token == result.tokens_size() || result.tokens(next_token).slot() != slice.slot) {
         return TakeFailure(flight, absl::InternalError("the last stage left out a token"), now_us);
@@ -239,6 +250,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   --r.tokens_left;
   ++r.usage.tokens;
   ++stats.tokens;
+  CheckGuess(&r);
   if (r.tokens_left == 0 || IsFull(r)) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
   } else if (r.kv_length() > facts.n_ctx) {
@@ -339,8 +351,11 @@ uint32_t Scheduler::Impl::in_flight_max() const {
                                          : facts.n_stages + 1;
 }
 
-Scheduler::Scheduler(const PipelineFacts& facts, SchedulerPolicy policy)
-    : impl_(std::make_unique<Impl>(facts, policy)) {}
+Scheduler::Scheduler(const PipelineFacts& facts, SchedulerPolicy policy,
+                     std::unique_ptr<Drafter> drafter)
+    : impl_(std::make_unique<Impl>(
+          facts, policy,
+          drafter != nullptr ? std::move(drafter) : std::make_unique<NgramDrafter>())) {}
 Scheduler::~Scheduler() = default;
 
 absl::StatusOr<uint64_t> Scheduler::Add(GenerationRequest request, int64_t now_us) {

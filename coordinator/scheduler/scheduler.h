@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/request/generation_request.h"
+#include "coordinator/scheduler/drafter.h"
 #include "coordinator/scheduler/scheduler_types.h"
 #include "proto/frame.pb.h"
 
@@ -38,7 +39,9 @@ struct SchedulerEvent {
 // Not thread-safe.
 class Scheduler {
  public:
-  Scheduler(const PipelineFacts& facts, SchedulerPolicy policy);
+  // `drafter`: null: an NgramDrafter.
+  Scheduler(const PipelineFacts& facts, SchedulerPolicy policy,
+            std::unique_ptr<Drafter> drafter = nullptr);
   ~Scheduler();
 
   // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot

@@ -70,7 +70,8 @@ void Scheduler::Impl::Blame(const InFlightStep& flight, const absl::Status& stat
     return;
   }
   edit_failures = 0;
-  if (follows) return;
+  // A guess is no part of its sequence.
+  if (follows || flight.is_guess) return;
   if (flight.slices.size() > 1) {
     for (const BatchSlice& slice : flight.slices) {
       Request* r = OwnerOf(slice);

@@ -1,17 +1,20 @@
 // The scheduler's internals: requests and their states. scheduler.cc takes requests and results,
-// scheduler_step.cc forms steps, scheduler_failure.cc recovers from failed steps.
+// scheduler_step.cc forms steps, scheduler_guesses.cc those of guesses, scheduler_failure.cc
+// recovers from failed steps.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "coordinator/request/fair_queue.h"
+#include "coordinator/scheduler/drafter.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/slot_table.h"
 #include "coordinator/scheduler/step_costs.h"
@@ -33,6 +36,7 @@ struct Scheduler::Impl {
     // While it has a slot.
     int32_t slot = -1;
     bool needs_open = false;  // the last stage does not have the sequence
+    bool drafts = false;      // the drafter has it
     uint64_t admitted = 0;    // rises
     uint64_t ready = 0;       // rises; when its next token could first be fed
     // It was being generated when stages or a coordinator were lost, and has had no token since.
@@ -76,15 +80,18 @@ struct Scheduler::Impl {
     uint64_t request = 0;
     int32_t slot = 0;
     uint64_t generation = 0;
-    uint32_t end = 0;  // position behind its last row
+    uint32_t end = 0;       // position behind its last row
+    uint32_t last_row = 0;  // in the step
     bool samples = false;
     bool is_prompt = false;
+    bool is_guess = false;
   };
 
   struct InFlightStep {
     uint64_t step_id = 0;
     PendingStep timing;
     uint32_t decode_rows = 0;
+    bool is_guess = false;  // all its rows
     std::vector<BatchSlice> slices;
     std::vector<std::pair<int32_t, uint64_t>> edited;  // slot, its generation after the edits
     // Checkpoint and the number of its save: those that the step saves, and those it restores.
@@ -92,9 +99,10 @@ struct Scheduler::Impl {
     std::vector<std::pair<uint32_t, uint64_t>> restored;
   };
 
-  Impl(const PipelineFacts& pipeline, SchedulerPolicy how)
+  Impl(const PipelineFacts& pipeline, SchedulerPolicy how, std::unique_ptr<Drafter> guesses)
       : facts(pipeline),
         policy(how),
+        drafter(std::move(guesses)),
         slots(facts, policy),
         costs(facts.n_stages),
         queue(policy.queue_max) {
@@ -131,9 +139,32 @@ struct Scheduler::Impl {
   void Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us);
   int64_t RetryAfter() const;
   uint32_t in_flight_max() const;
+  // Without those of guesses, which are beside the limit.
+  uint32_t n_in_flight() const {
+    return static_cast<uint32_t>(
+        std::count_if(in_flight.begin(), in_flight.end(),
+                      [](const InFlightStep& flight) { return !flight.is_guess; }));
+  }
 
   // scheduler_step.cc
-  struct Builder;
+  struct Builder {
+    wire::Step step;
+    InFlightStep flight;
+    uint32_t prompt_rows = 0;
+    size_t open_bytes = 0;
+    std::vector<int32_t> to_checkpoint;  // slots, once the step is formed
+
+    uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
+    void AddRow(int32_t token, uint32_t position, int32_t slot) {
+      step.add_tokens(token);
+      step.add_positions(static_cast<int32_t>(position));
+      step.add_slots(slot);
+    }
+    bool Has(uint64_t request) const {
+      return std::any_of(flight.slices.begin(), flight.slices.end(),
+                         [&](const BatchSlice& slice) { return slice.request == request; });
+    }
+  };
   std::optional<wire::Step> NextStep(int64_t now_us);
   void Admit(int64_t now_us);
   bool Place(Request* request, int64_t now_us);
@@ -154,17 +185,31 @@ struct Scheduler::Impl {
   void Preempt(Request* request);
   // Whether another request is feeding more of the same beginning than a cache can give now.
   bool WaitsForPrefix(const Request& request) const;
+  // Of its slot's positions, those that are not guesses.
+  uint32_t Fed(const Request& request) const {
+    const SlotTable::Slot& slot = slots.slot(request.slot);
+    return static_cast<uint32_t>(slot.tokens.size()) - slot.guessed;
+  }
   // How far its slot is to be filled: up to its last token, or to where its context is shifted.
   uint32_t Goal(const Request& request) const { return std::min(request.kv_length(), facts.n_ctx); }
-  uint32_t Remaining(const Request& request) const {
-    return Goal(request) - static_cast<uint32_t>(slots.slot(request.slot).tokens.size());
-  }
+  uint32_t Remaining(const Request& request) const { return Goal(request) - Fed(request); }
   wire::SequenceOpen OpenOf(const Request& request) const;
 
   // Its KV is lost: it is fed from its first token, and its context is shifted where it was before,
   // so that the next tokens depend on the same KV as they would have. It may lose its slot for want
   // of room.
   void FeedAgain(Request* request);
+
+  // scheduler_guesses.cc
+  // Rows of one guess, where a stage would be idle for want of other work.
+  void AddGuess(Builder* step);
+  // So many steps in flight, of one sequence alone, keep the slowest stage busy.
+  uint32_t Window(const Request& request) const;
+  bool MayGuess(const Request& request) const;
+  std::optional<int32_t> NextGuess(Request* request);
+  void ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
+  // Its sequence has gone on with its last token: guesses at that place are compared with it.
+  void CheckGuess(Request* request);
 
   // scheduler_failure.cc
   void TakeFailure(const InFlightStep& flight, const absl::Status& status, int64_t now_us);
@@ -187,6 +232,7 @@ struct Scheduler::Impl {
 
   PipelineFacts facts;
   const SchedulerPolicy policy;
+  const std::unique_ptr<Drafter> drafter;
   SlotTable slots;
   StepCosts costs;
   std::map<uint64_t, Request> requests;  // at most queue_max + n_slots
@@ -195,7 +241,7 @@ struct Scheduler::Impl {
   FairQueue queue;
   // When a client's prompt was last fed; rises. Of clients with at least one request.
   std::map<std::string, uint64_t> chunk_turns;
-  std::deque<InFlightStep> in_flight;  // at most in_flight_max()
+  std::deque<InFlightStep> in_flight;  // at most in_flight_max(), and kGuessesInFlightMax
   std::vector<SchedulerEvent> events;  // until TakeEvents()
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
@@ -205,6 +251,7 @@ struct Scheduler::Impl {
   uint64_t last_tick = 0;  // source of all values that rise
   int64_t last_result_us = 0;
   uint32_t edit_failures = 0;  // steps with edits only that failed, one after the other
+  double round_trip_us = 0;    // running mean of a row's, without its waits for other steps
   double request_us = 0;       // running mean of a request's time from its slot to its end
   SchedulerStats stats;
 };

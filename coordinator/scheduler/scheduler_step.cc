@@ -36,20 +36,6 @@ constexpr size_t kOpenBytesMax = 8 << 20;
 
 }  // namespace
 
-struct Scheduler::Impl::Builder {
-  wire::Step step;
-  InFlightStep flight;
-  uint32_t prompt_rows = 0;
-  size_t open_bytes = 0;
-  std::vector<int32_t> to_checkpoint;  // slots, once the step is formed
-
-  uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
-  bool Has(uint64_t request) const {
-    return std::any_of(flight.slices.begin(), flight.slices.end(),
-                       [&](const BatchSlice& slice) { return slice.request == request; });
-  }
-};
-
 wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
   wire::SequenceOpen open;
   open.set_slot(r.slot);
@@ -86,9 +72,7 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
     r.needs_open = false;
   }
   for (uint32_t position = begin; position < end; ++position) {
-    b->step.add_tokens(r.KvToken(position));
-    b->step.add_positions(static_cast<int32_t>(position));
-    b->step.add_slots(r.slot);
+    b->AddRow(r.KvToken(position), position, r.slot);
     slots.Append(r.slot, r.KvToken(position));
   }
   if (policy.exact && end - begin == ExactChunk(facts, policy)) slots.EndChunk(r.slot);
@@ -102,6 +86,7 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
                               .slot = r.slot,
                               .generation = slots.slot(r.slot).generation,
                               .end = end,
+                              .last_row = b->rows() - 1,
                               .samples = samples,
                               .is_prompt = is_prompt});
   b->flight.timing.size += StepSize::Of(begin, end - begin);
@@ -286,7 +271,7 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
   const uint32_t n_apart = facts.n_stages - std::min(facts.n_stages, n_decoding);
   if (n_apart > 0) {
     if (b.rows() > 0 || prompt_steps >= n_apart) return 0;
-  } else if (b.rows() == 0 && in_flight.size() >= facts.n_stages) {
+  } else if (b.rows() == 0 && n_in_flight() >= facts.n_stages) {
     return 0;  // no stage is without work
   }
   const bool prompts_in_flight = std::any_of(
@@ -386,17 +371,19 @@ void Scheduler::Impl::AddExact(Builder* b) {
 }
 
 std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
-  if (in_flight.size() >= in_flight_max()) return std::nullopt;
+  const bool is_full = n_in_flight() >= in_flight_max();
   // Steps in flight when a step failed fail too where they continue its sequences. New steps that
   // mix rows fed again with rows of sequences that are yet to fail would make failures follow each
   // other for ever.
   if (!in_flight.empty() && in_flight.front().step_id <= last_failed_behind) return std::nullopt;
-  Admit(now_us);
+  if (!is_full) Admit(now_us);
   Builder b;
   // A quarantined request has the pipeline alone, so that its failure touches no other rows.
   const bool has_quarantined = std::any_of(
       running.begin(), running.end(), [&](uint64_t id) { return requests.at(id).quarantined; });
-  if (has_quarantined) {
+  if (is_full) {
+    // Guesses alone are beside the limit.
+  } else if (has_quarantined) {
     if (!in_flight.empty()) return std::nullopt;
     AddQuarantined(&b);
   } else if (policy.exact) {
@@ -405,6 +392,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
     AddDecodes(&b);
     AddPrompts(&b, now_us);
   }
+  if (b.rows() == 0 && !has_quarantined) AddGuess(&b);
   if (b.rows() == 0) {
     // Edits go alone only when no step with rows can follow soon.
     constexpr uint32_t kEditFailuresMax = 3;

@@ -62,6 +62,9 @@ struct SchedulerPolicy {
   // are reused, and no checkpoints; and no context is shifted. Stages have a cache for each slot
   // (CacheSpec::exact).
   bool exact = false;
+  // Of sequences whose request does not say. While fewer of them decode than there are stages, and
+  // no prompt is fed, stages that would be idle compute guesses at the tokens that follow.
+  wire::Speculation speculation = wire::SPECULATION_AUTO;
 };
 inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& policy) {
   return std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch);
@@ -92,8 +95,10 @@ struct SchedulerStats {
   uint64_t cells = 0;
   std::array<uint64_t, kStepRowsClasses.size() + 1> steps_by_rows = {};
   uint64_t tokens = 0;
-  uint64_t prompt_tokens = 0;  // of admitted requests
-  uint64_t cached_tokens = 0;  // of those, found in a cache
+  uint64_t guessed_tokens = 0;   // that stages computed, or are computing
+  uint64_t accepted_tokens = 0;  // of those, right
+  uint64_t prompt_tokens = 0;    // of admitted requests
+  uint64_t cached_tokens = 0;    // of those, found in a cache
   uint64_t checkpoints_used = 0;
   uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;

@@ -38,6 +38,7 @@ void SlotTable::Reset(int32_t slot) {
   ClaimWhatIsThere(&s);
   s.tokens.clear();
   s.confirmed = 0;
+  s.guessed = 0;
   s.chunked = 0;
   s.shifted = false;
   s.shared = false;
@@ -61,13 +62,25 @@ std::vector<uint64_t> SlotTable::ResetAfterFailure(int32_t slot, uint64_t genera
   return owners;
 }
 
-void SlotTable::RollBack(int32_t slot) {
+void SlotTable::CutToConfirmed(int32_t slot, wire::KvEdit::Kind kind) {
   Slot& s = slots_[slot];
-  ClaimWhatIsThere(&s);
   s.tokens.resize(s.confirmed);
+  s.guessed = 0;
   s.chunked = std::min(s.chunked, s.confirmed);
-  AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.confirmed));
+  AddEdit(kind, slot)->set_begin(static_cast<int32_t>(s.confirmed));
   ++s.generation;
+}
+
+void SlotTable::RollBack(int32_t slot) {
+  ClaimWhatIsThere(&slots_[slot]);
+  CutToConfirmed(slot, wire::KvEdit::TRIM);
+}
+
+void SlotTable::Rewind(int32_t slot) { CutToConfirmed(slot, wire::KvEdit::REWIND); }
+
+bool SlotTable::HasRoomForGuess(int32_t slot) const {
+  const Slot& s = slots_[slot];
+  return s.tokens.size() < s.claim || cells_owned() + cells_kept() < cells_max_;
 }
 
 void SlotTable::Trim(int32_t slot, uint32_t length) {
@@ -84,6 +97,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   Slot& s = slots_[slot];
   s.tokens = slots_[from].tokens;
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
+  s.guessed = 0;  // those of `from` are behind what is taken of it
   s.chunked = slots_[from].chunked;
   s.shifted = slots_[from].shifted;
   s.shared = slots_[from].shared = true;
@@ -109,6 +123,8 @@ void SlotTable::Confirm(int32_t slot, uint64_t generation, uint32_t length) {
 
 void SlotTable::Release(int32_t slot, bool keep) {
   Slot& s = slots_[slot];
+  // Rows in flight before the guesses go with them: they would confirm what is cut.
+  if (s.guessed > 0 && keep) CutToConfirmed(slot, wire::KvEdit::TRIM);
   s.owner = 0;
   s.claim = 0;
   s.may_shift = false;

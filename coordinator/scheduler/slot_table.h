@@ -24,6 +24,7 @@ class SlotTable {
   struct Slot {
     std::vector<int32_t> tokens;  // the contents once every step formed so far is done
     uint32_t confirmed = 0;       // so many of `tokens` are in all stages
+    uint32_t guessed = 0;         // so many at the end of `tokens` are guesses, none confirmed
     uint32_t chunked = 0;         // so many of `tokens` were fed in chunks of ExactChunk()
     uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
     uint64_t owner = 0;           // a request; 0: none, and `tokens` are kept
@@ -56,8 +57,20 @@ class SlotTable {
   // the owners fill the caches.
   bool MakeRoom(uint64_t cells) { return MakeRoom(cells, -1); }
 
-  // Rows that the step being formed feeds.
+  // Rows that the step being formed feeds. REQUIRES: no guess stands before them.
   void Append(int32_t slot, int32_t token) { slots_[slot].tokens.push_back(token); }
+  // The same of a guess at what follows. REQUIRES: the cache can rewind, HasRoomForGuess().
+  void AppendGuess(int32_t slot, int32_t token) {
+    Append(slot, token);
+    ++slots_[slot].guessed;
+  }
+  // Whether there is a cell for one more position at nobody's expense.
+  bool HasRoomForGuess(int32_t slot) const;
+  // The first guess of the slot is right.
+  void AcceptGuess(int32_t slot) { --slots_[slot].guessed; }
+  // Forgets all guesses, the first of which is wrong; the sequence stays open. REQUIRES: all before
+  // them is confirmed.
+  void Rewind(int32_t slot);
   // The rows appended last were a whole chunk of a prompt.
   void EndChunk(int32_t slot) {
     slots_[slot].chunked = static_cast<uint32_t>(slots_[slot].tokens.size());
@@ -158,6 +171,7 @@ class SlotTable {
   bool MakeRoom(uint64_t cells, int32_t except);
   wire::KvEdit* AddEdit(wire::KvEdit::Kind kind, int32_t slot);
   static void ClaimWhatIsThere(Slot* s);
+  void CutToConfirmed(int32_t slot, wire::KvEdit::Kind kind);
   void Trim(int32_t slot, uint32_t length);
   void CopyInto(int32_t slot, int32_t from);
 

@@ -432,8 +432,25 @@ void ApiBackend::Prepare(SharedExchange exchange, SharedRequest request,
                            .keep_alive_ms = call.request->keep_alive_ms},
                    .exchange = call.exchange,
                    .then = [this, call](const wire::ModelStatus& model, bool fresh) {
-                     Prepare(call, model, fresh);
+                     call.request->prediction.empty() ? Prepare(call, model, fresh)
+                                                      : Predict(call, model, fresh);
                    }});
+}
+
+void ApiBackend::Predict(const Call& call, const wire::ModelStatus& model, bool fresh) {
+  wire::TokenizeRequest tokenize;
+  tokenize.set_text(call.request->prediction);
+  gateway_->Tokenize(
+      model, std::move(tokenize),
+      [this, call, model, fresh](const absl::StatusOr<wire::TokenizeResponse>& response) {
+        Call with = call;
+        // Without it the answer takes longer, and is the same.
+        if (response.ok()) {
+          with.prediction.assign(response->tokens().begin(), response->tokens().end());
+        }
+        call.exchange->responder->Run(
+            [this, with = std::move(with), model, fresh] { Prepare(with, model, fresh); });
+      });
 }
 
 void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool fresh) {
@@ -446,6 +463,7 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
   session.request_id = call.exchange->http.id;
   session.record = call.exchange->record;
   session.client = call.exchange->http.client;
+  session.prediction = call.prediction;
   session.model_name = model.name();
   session.model_id = absl::BytesToHexString(model.model_id());
   session.tokens_max = session.request.tokens_max.value_or(model.n_ctx());

@@ -95,6 +95,7 @@ class ApiBackend {
     SharedRequest request;
     // Gets the session, which has its prompts, but no writer.
     std::function<void(CompletionSession::Options)> then;
+    std::vector<int32_t> prediction;  // once its text is tokenized
   };
   using OnListedModel = std::function<void(const wire::ModelStatus&, bool fresh)>;
 
@@ -121,6 +122,8 @@ class ApiBackend {
                std::function<void(CompletionSession::Options)> then);
   void Prepare(SharedExchange exchange, SharedRequest request,
                std::function<void(CompletionSession::Options)> then);
+  // Tokenizes the prediction, if there is one.
+  void Predict(const Call& call, const wire::ModelStatus& model, bool fresh);
   // `fresh`: the model's status is not an older list's.
   void Prepare(const Call& call, const wire::ModelStatus& model, bool fresh);
   void PrepareChat(const Call& call, const wire::ModelStatus& model, bool fresh,

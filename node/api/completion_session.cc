@@ -136,6 +136,8 @@ wire::GenerateRequest CompletionSession::NewRequest() const {
   request.set_shift_context(api_request.shift_context);
   request.set_keep_tokens(api_request.keep_tokens);
   request.set_with_progress(api_request.with_progress && api_request.stream);
+  if (api_request.speculation) request.set_speculation(*api_request.speculation);
+  request.mutable_prediction()->Assign(options_.prediction.begin(), options_.prediction.end());
   if (api_request.keep_alive_ms) request.set_keep_alive_ms(*api_request.keep_alive_ms);
   *request.mutable_sampler() = api_request.sampler;
   if (!api_request.chat) return request;
@@ -364,6 +366,8 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
       choice.ended = true;
       ++ended_;
     }
+    usage_.guessed_tokens += usage.guessed_tokens;
+    usage_.accepted_tokens += usage.accepted_tokens;
     if (over_) return;
     const bool stopped = choice.complete();
     if (next) {

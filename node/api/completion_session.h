@@ -55,9 +55,10 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::string model_id;  // in hex
     uint32_t n_ctx = 0;    // of the model
     uint32_t tokens_max = 0;
-    ChatFormat format;           // of a chat
-    size_t calls_before = 0;     // in its messages
-    bool parse_special = false;  // of the prompts
+    ChatFormat format;                // of a chat
+    size_t calls_before = 0;          // in its messages
+    std::vector<int32_t> prediction;  // tokens that the output is expected to repeat
+    bool parse_special = false;       // of the prompts
     bool no_special = false;
     // Called on a handler's thread instead of an answer, where the model was unloaded before it
     // began to generate; null: that is an error as others.

@@ -209,6 +209,10 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
                &SchedulerStats::steps_failed);
   of.StepRows();
   of.Scheduler("strata_tokens_total", kCounter, "Tokens generated.", &SchedulerStats::tokens);
+  of.Scheduler("strata_guessed_tokens_total", kCounter, "Tokens that stages computed as guesses.",
+               &SchedulerStats::guessed_tokens);
+  of.Scheduler("strata_accepted_tokens_total", kCounter, "Guesses that proved right.",
+               &SchedulerStats::accepted_tokens);
   of.Scheduler("strata_prompt_tokens_total", kCounter, "Tokens of prompts.",
                &SchedulerStats::prompt_tokens);
   of.Scheduler("strata_prompt_tokens_cached_total", kCounter,

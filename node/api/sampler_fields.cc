@@ -7,6 +7,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/request/generation_request.h"
 #include "nlohmann/json.hpp"
 #include "shard/sampling/sampler_settings.h"
 
@@ -181,6 +182,13 @@ void ReadContextShift(FieldReader* fields, ApiRequest* request) {
   request->shift_context = fields->Bool("context_shift").value_or(false);
   request->keep_tokens =
       static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
+}
+
+void ReadSpeculation(FieldReader* fields, ApiRequest* request) {
+  const auto text = fields->Text("speculate");
+  if (!text) return;
+  request->speculation = SpeculationNamed(*text);
+  if (!request->speculation) fields->Wrong("speculate", "must be auto, off or ngram");
 }
 
 void EnableLogprobs(ApiRequest* request, uint32_t top) {

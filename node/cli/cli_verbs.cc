@@ -505,6 +505,17 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
           },
           "Unload the model when it has had no request for so long, as 30m (default, and 0: never)")
       ->type_name("TIME");
+  verb->add_option_function<std::string>(
+          "--speculate",
+          [options](const std::string& name) {
+            options->speculation = SpeculationNamed(name).value_or(wire::SPECULATION_AUTO);
+          },
+          "While stages would be idle they compute guesses at the next tokens; the text is the "
+          "same: auto (default; as long as enough guesses prove right), off, or ngram (always, "
+          "from "
+          "what the text and recent ones repeat)")
+      ->check(CLI::IsMember({"auto", "off", "ngram"}))
+      ->type_name("WHEN");
   verb->add_flag("--pin", options->pinned,
                  "Never unload the model to make room for one that a request names");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);

@@ -201,6 +201,7 @@ absl::Status RunLoad(const LoadOptions& options) {
   request.set_allow_mixed_versions(options.allow_mixed_versions);
   request.set_keep_alive_ms(options.keep_alive_ms);
   request.set_pinned(options.pinned);
+  request.set_speculation(options.speculation);
   if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
   const auto loaded = LoadFrom(options.plan, request, &session);
   if (!loaded.ok()) return loaded.status();
@@ -217,7 +218,8 @@ absl::Status RunLoad(const LoadOptions& options) {
                           {"chat", chat.status.ok()},
                           {"stages", ModelStagesJson(model)},
                           {"keep_alive_ms", model.keep_alive_ms()},
-                          {"pinned", model.pinned()}};
+                          {"pinned", model.pinned()},
+                          {"speculate", SpeculationName(model.speculation())}};
     if (!chat.status.ok()) out["chat_problem"] = chat.status.message();
     return WriteToStdout(JsonLine(out));
   }

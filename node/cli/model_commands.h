@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "node/client/cluster_client.h"
 #include "node/client/model_session.h"
+#include "proto/frame.pb.h"
 
 namespace strata {
 
@@ -41,7 +42,8 @@ absl::Status RunPlan(const PlanOptions& options);
 struct LoadOptions {
   PlanOptions plan;
   int64_t keep_alive_ms = 0;  // without requests, until it is unloaded; 0: it stays
-  bool pinned = false;        // it is never unloaded to make room for another
+  wire::Speculation speculation = wire::SPECULATION_AUTO;
+  bool pinned = false;  // it is never unloaded to make room for another
   bool use_mmap = true;
   bool allow_mixed_versions = false;
   std::string

@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "coordinator/models/model_state.h"
+#include "coordinator/request/generation_request.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -39,6 +40,9 @@ nlohmann::json ModelJson(const wire::ModelStatus& model) {
           {"ctx", model.n_ctx()},
           {"seqs", model.n_seqs()},
           {"exact", model.exact()},
+          {"speculate", SpeculationName(model.speculation())},
+          {"guessed_tokens", model.guessed_tokens()},
+          {"accepted_tokens", model.accepted_tokens()},
           {"has_chat_template", !model.chat_template().empty()},
           {"requests_running", model.requests_running()},
           {"requests_waiting", model.requests_waiting()},

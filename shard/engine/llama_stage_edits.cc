@@ -61,6 +61,7 @@ absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
       Drop(edit.slot());
       return absl::OkStatus();
     case wire::KvEdit::TRIM:
+    case wire::KvEdit::REWIND:
       return Trim(edit.slot(), edit.begin());
     case wire::KvEdit::COPY:
       if (absl::Status status = CheckSlot(edit.from_slot()); !status.ok()) return status;

@@ -430,6 +430,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   facts.n_batch = options.n_batch;
   facts.cache = config.ability;
   facts.cache.window_tokens = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
+  facts.cache.rewind = facts.cache.trim && facts.cache.window_tokens == 0;
   facts.slice_bytes = slice.tensor_bytes();
   facts.host_bytes = *device == nullptr ? 0 : log.HostWeightBytes();
   facts.device_bytes =

@@ -72,11 +72,13 @@ struct CacheAbility {
   bool trim = true;  // in windowed layers, only within the cached window
   bool copy = true;
   bool shift = true;
-  // Not 0: the oldest positions of a longer sequence may be gone. Set from the loaded model, not by
-  // CacheAbilityFor().
+  // Not 0: the oldest positions of a longer sequence may be gone. Set from the loaded model, as is
+  // `rewind`, and not by CacheAbilityFor().
   uint32_t window_tokens = 0;
   // A sequence can go back to a saved state, which does not need trim.
   bool checkpoint = false;
+  // A sequence that stays open can forget its last positions, of whatever number.
+  bool rewind = false;
 
   bool operator==(const CacheAbility&) const = default;
 };

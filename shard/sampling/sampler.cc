@@ -106,6 +106,11 @@ class LlamaSampler final : public SequenceSampler {
   absl::StatusOr<wire::SampledToken> Sample(int32_t position,
                                             absl::Span<const float> logits) override;
   absl::Status Feed(int32_t position, int32_t token) override;
+  bool Continues(int32_t position, int32_t token) const override {
+    const std::vector<int32_t>& tokens = history_.tokens();
+    return position >= 0 && static_cast<size_t>(position) + 1 == tokens.size() &&
+           tokens.back() == token && !is_end(token);
+  }
   absl::Status Rewind(int32_t length) override;
   const std::vector<int32_t>& tokens() const override { return history_.tokens(); }
 

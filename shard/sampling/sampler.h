@@ -39,6 +39,9 @@ class SequenceSampler {
   // with `token`.
   virtual absl::Status Feed(int32_t position, int32_t token) = 0;
 
+  // Whether `token` at `position` is the last token of the sequence, which it did not end.
+  virtual bool Continues(int32_t position, int32_t token) const = 0;
+
   // Cuts the sequence to its first `length` tokens. Does nothing when it is shorter.
   virtual absl::Status Rewind(int32_t length) = 0;
 

@@ -47,6 +47,7 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
       slot = Slot();
       return absl::OkStatus();
     case wire::KvEdit::SAVE:
+    case wire::KvEdit::REWIND:  // wrong guesses never became a part of the sequence
       return absl::OkStatus();
     case wire::KvEdit::SHIFT:
       if (edit.end() < 0) slot.offset -= edit.delta();
@@ -60,6 +61,12 @@ absl::Status SlotSamplers::Feed(Row row) {
   Slot& slot = slots_[row.slot];
   if (slot.sampler == nullptr) return absl::OkStatus();
   return slot.sampler->Feed(SequencePosition(row.position + slot.offset), row.token);
+}
+
+bool SlotSamplers::Continues(Row row) const {
+  const Slot& slot = slots_[row.slot];
+  return slot.sampler != nullptr &&
+         slot.sampler->Continues(SequencePosition(row.position + slot.offset), row.token);
 }
 
 absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<const float> logits) {

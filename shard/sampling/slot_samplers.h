@@ -28,7 +28,8 @@ class SlotSamplers {
   // kInvalidArgument: a sampler setting is wrong; the slot is closed then.
   absl::Status Open(const wire::SequenceOpen& open);
 
-  // Applies a KV edit to the slot's sequence: SAVE and SHIFT keep it open, all others close it.
+  // Applies a KV edit to the slot's sequence: SAVE, SHIFT and REWIND keep it open, all others close
+  // it.
   absl::Status Apply(const wire::KvEdit& edit);
 
   // A row of the batch feeds `token` at KV position `position`. Slots without an open
@@ -39,6 +40,8 @@ class SlotSamplers {
     int32_t token = 0;
   };
   absl::Status Feed(Row row);
+  // Whether the row feeds the token that was sampled last, and the sequence goes on behind it.
+  bool Continues(Row row) const;
 
   // Chooses the token that follows `row`. kFailedPrecondition: the slot has no open sequence.
   absl::StatusOr<wire::SampledToken> Sample(Row row, absl::Span<const float> logits);

@@ -1,5 +1,7 @@
 #include "shard/serving/step_check.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "shard/engine/activation_codec.h"
@@ -55,6 +57,14 @@ absl::Status CheckBatch(const wire::Step& step, size_t payload_bytes, const Step
     }
     if (i > 0 && step.sample_rows(i) <= step.sample_rows(i - 1)) {
       return Wrong(id, "sample_rows do not rise");
+    }
+  }
+  for (int i = 0; i < step.guess_rows_size(); ++i) {
+    if (!std::ranges::binary_search(step.sample_rows(), step.guess_rows(i))) {
+      return Wrong(id, absl::StrCat("guesses row ", step.guess_rows(i), ", which is not sampled"));
+    }
+    if (i > 0 && step.guess_rows(i) <= step.guess_rows(i - 1)) {
+      return Wrong(id, "guess_rows do not rise");
     }
   }
   return absl::OkStatus();

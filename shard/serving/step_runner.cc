@@ -39,12 +39,12 @@ StepRunner::Outcome StepRunner::Run(const wire::Step& step, const Payload& paylo
   lookahead_.Observe(step);
   Outcome outcome;
   outcome.status = RunEdits(step, &outcome.result);
-  if (outcome.status.ok() && step.tokens_size() > 0) {
+  const bool computes = step.tokens_size() > 0 && !IsVoid(step);
+  if (outcome.status.ok() && computes) {
     outcome.status = RunBatch(step, payload, &outcome.result);
   }
   const int64_t computed_us = clock_->NowUs();
-  const bool used_lookahead =
-      outcome.status.ok() && step.tokens_size() > 0 && stage_->UsedLookahead();
+  const bool used_lookahead = outcome.status.ok() && computes && stage_->UsedLookahead();
   outcome.compute_us = lookahead_.RecordStep(step, used_lookahead, start_us, computed_us);
   if (outcome.status.ok() && samplers_) SampleRows(step, &outcome.result);
   outcome.sample_us = clock_->NowUs() - computed_us;
@@ -126,17 +126,27 @@ void StepRunner::DivideRows(const wire::Step& step) {
   }
 }
 
+bool StepRunner::IsVoid(const wire::Step& step) const {
+  if (!samplers_ || step.guess_rows_size() != step.tokens_size()) return false;
+  for (uint32_t i = 0; i < static_cast<uint32_t>(step.tokens_size()); ++i) {
+    if (samplers_->Continues(RowOf(step, i))) return false;
+  }
+  return true;
+}
+
 void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
+  size_t bytes = 0;
   for (uint32_t i = 0; i < static_cast<uint32_t>(step.tokens_size()); ++i) {
     const SlotSamplers::Row row = RowOf(step, i);
+    if (std::ranges::binary_search(step.guess_rows(), i) && !samplers_->Continues(row)) {
+      result->add_void_rows(i);
+      continue;
+    }
     if (auto s = samplers_->Feed(row); !s.ok()) AddSlotError(row.slot, s, result);
-  }
-  size_t bytes = 0;
-  for (const uint32_t sample_row : step.sample_rows()) {
-    const SlotSamplers::Row row = RowOf(step, sample_row);
+    if (!std::ranges::binary_search(step.sample_rows(), i)) continue;
     const auto failed = [&row](const wire::SlotError& error) { return error.slot() == row.slot; };
     if (std::any_of(result->errors().begin(), result->errors().end(), failed)) continue;
-    const auto sampled = std::lower_bound(sampled_rows_.begin(), sampled_rows_.end(), sample_row);
+    const auto sampled = std::lower_bound(sampled_rows_.begin(), sampled_rows_.end(), i);
     auto token =
         samplers_->Embeds(row.slot)
             ? samplers_->TakeEmbedding(row)

@@ -160,6 +160,7 @@ wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& f
   cache->set_shift(facts.cache.shift);
   cache->set_window_tokens(facts.cache.window_tokens);
   cache->set_checkpoint(facts.cache.checkpoint);
+  cache->set_rewind(facts.cache.rewind);
   info.set_n_ctx(facts.n_ctx);
   info.set_n_ctx_train(facts.n_ctx_train);
   info.set_n_seq_max(facts.n_seq_max);

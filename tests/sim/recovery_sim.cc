@@ -1,6 +1,7 @@
 #include "tests/sim/recovery_sim.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "tests/coordinator/planner/planner_instance.h"
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_run.h"
+#include "tests/sim/sim_text.h"
 
 namespace strata {
 namespace {
@@ -292,6 +294,16 @@ void RecoverySim::SendRequest(size_t n) {
   request.set_tokens_max(1 + static_cast<uint32_t>(cluster_.Random(70)));
   request.mutable_sampler()->set_seed(cluster_.Random(1'000'000));
   request.set_client(absl::StrCat("client ", cluster_.Random(3)));
+  // Guesses: right ones, now and then a wrong one, or hardly any.
+  const uint64_t wrong_in = std::array{3, 10, 100, 0}[cluster_.Random(4)];
+  SimSequence text(options_.layers, {request.tokens().begin(), request.tokens().end()});
+  for (uint32_t i = 0; wrong_in != 0 && i < request.tokens_max(); ++i) {
+    const SimChoice next = text.Next(request.sampler().seed());
+    const bool is_wrong = cluster_.Random(wrong_in) == 0;
+    request.add_prediction(is_wrong ? static_cast<int32_t>(cluster_.Random(kSimVocabulary))
+                                    : next.token);
+    text.Push(next.token);
+  }
   clients_.push_back(std::make_shared<SimClient>(options));
   const std::shared_ptr<SimClient> client = clients_.back();  // shared with the request's source
   processes_.In(n, cluster_.now_us(), [this, n, client, request] {

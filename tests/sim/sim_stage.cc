@@ -22,6 +22,7 @@ constexpr uint32_t kValuesPerRow = 2;
 void SetSimCache(bool trims, wire::CacheAbility* ability) {
   ability->set_trim(trims);
   ability->set_copy(true);
+  ability->set_rewind(trims);
 }
 
 SimStage::SimStage(wire::StageSpec spec, bool fails,
@@ -109,6 +110,10 @@ absl::Status SimStage::Edit(const wire::KvEdit& edit) {
       for (std::vector<uint64_t>& layer : cache) layer.resize(std::min(layer.size(), begin));
       sequence = Sequence();
       break;
+    case wire::KvEdit::REWIND:
+      if (spec_.cache().checkpoints() != 0) violation_("a rewind that the cache cannot do");
+      for (std::vector<uint64_t>& layer : cache) layer.resize(std::min(layer.size(), begin));
+      break;
     case wire::KvEdit::COPY:
       cache = slots_[static_cast<size_t>(edit.from_slot())];
       sequence = Sequence();
@@ -133,6 +138,7 @@ absl::Status SimStage::Run(const wire::Step& step, const Payload& payload, bool 
     sequence.tokens.insert(sequence.tokens.end(), open.generated().begin(), open.generated().end());
   }
   if (fails) return absl::InternalError("the batch failed");
+  if (is_last() && IsVoid(step)) return absl::OkStatus();
   size_t cells = static_cast<size_t>(step.tokens_size());
   std::vector<size_t> next(slots_.size());
   for (size_t i = 0; i < slots_.size(); ++i) cells += next[i] = slots_[i][0].size();
@@ -173,8 +179,26 @@ absl::Status SimStage::Run(const wire::Step& step, const Payload& payload, bool 
   return absl::OkStatus();
 }
 
+bool SimStage::Continues(const wire::Step& step, uint32_t row) const {
+  const auto i = static_cast<int>(row);
+  const Sequence& sequence = sequences_[static_cast<size_t>(step.slots(i))];
+  return sequence.open && !sequence.ended &&
+         static_cast<size_t>(step.positions(i)) + 1 == sequence.tokens.size() &&
+         sequence.tokens.back() == step.tokens(i);
+}
+
+bool SimStage::IsVoid(const wire::Step& step) const {
+  return step.tokens_size() > 0 && step.guess_rows_size() == step.tokens_size() &&
+         std::ranges::none_of(step.guess_rows(),
+                              [&](uint32_t row) { return Continues(step, row); });
+}
+
 void SimStage::Sample(const wire::Step& step, wire::Result* result) {
   for (const uint32_t row : step.sample_rows()) {
+    if (std::ranges::binary_search(step.guess_rows(), row) && !Continues(step, row)) {
+      result->add_void_rows(row);
+      continue;
+    }
     const int32_t slot = step.slots(static_cast<int>(row));
     Sequence& sequence = sequences_[static_cast<size_t>(slot)];
     const size_t position = static_cast<size_t>(step.positions(static_cast<int>(row))) + 1;
@@ -188,6 +212,7 @@ void SimStage::Sample(const wire::Step& step, wire::Result* result) {
     }
     const SimChoice choice = SimChoose(rows_[row], sequence.seed, position);
     sequence.tokens.push_back(choice.token);
+    sequence.ended = choice.is_end;
     wire::SampledToken* const token = result->add_tokens();
     token->set_slot(slot);
     token->set_position(static_cast<int32_t>(position));

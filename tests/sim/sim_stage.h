@@ -45,8 +45,12 @@ class SimStage {
     bool open = false;
     std::vector<int32_t> tokens;
     uint64_t seed = 0;
+    bool ended = false;
   };
 
+  // As shard/serving/step_runner.h has them, of guesses.
+  bool Continues(const wire::Step& step, uint32_t row) const;
+  bool IsVoid(const wire::Step& step) const;
   absl::Status Run(const wire::Step& step, const Payload& payload, bool fails, Payload* out);
   absl::Status Edit(const wire::KvEdit& edit);
   void Sample(const wire::Step& step, wire::Result* result);

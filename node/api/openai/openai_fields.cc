@@ -34,6 +34,7 @@ std::vector<ApiField> MakeFields() {
       {"model", kSupported},
       {"n", kSupported},
       {"parallel_tool_calls", kSupported, "[]", true, false},
+      {"prediction", kSupported},
       {"presence_penalty", kSupported},
       {"prompt", kSupported, "[]", false, true},
       {"reasoning_effort", kSupported, "[]", true, false},
@@ -74,6 +75,8 @@ std::vector<ApiField> MakeFields() {
       {"typical_p", kSupported},
       {"xtc_probability", kSupported},
       {"xtc_threshold", kSupported},
+      // Strata's.
+      {"speculate", kSupported},
       // vLLM's.
       {"add_special_tokens", kSupported, "[]", false, true},
       {"add_generation_prompt", kSupported, "[]", true, false},
@@ -157,7 +160,6 @@ std::vector<ApiField> MakeFields() {
       {"metadata", kNoEffect},
       {"n_cache_reuse", kNoEffect},
       {"n_discard", kNoEffect},
-      {"prediction", kNoEffect},  // only makes others faster
       {"priority", kNoEffect},
       {"prompt_cache_key", kNoEffect},
       {"prompt_cache_retention", kNoEffect},

@@ -68,6 +68,7 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
   ReadStream(fields, request);
   ReadSampler(fields, &request->sampler);
   ReadContextShift(fields, request);
+  ReadSpeculation(fields, request);
   ReadStops(fields, &request->stops);
   ReadStopTokens(fields, &request->sampler);
   request->show_stop = fields->Bool("include_stop_str_in_output").value_or(false);
@@ -182,6 +183,19 @@ std::optional<std::string> ContentOf(const Json& json, const std::string& name,
     text += *words;
   }
   return text;
+}
+
+// What the answer is expected to repeat: {"type": "content", "content": …}.
+void ReadPrediction(FieldReader* fields, ApiRequest* request) {
+  const Json* prediction = fields->Find("prediction");
+  if (prediction == nullptr) return;
+  if (!prediction->is_object() || !prediction->contains("content") ||
+      prediction->value("type", Json()) != "content") {
+    fields->Wrong("prediction", R"(must be {"type": "content", "content": …})");
+    return;
+  }
+  request->prediction =
+      ContentOf((*prediction)["content"], "prediction.content", fields).value_or("");
 }
 
 // Neither a string nor parts.
@@ -321,6 +335,7 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view text) {
   fields.Fail(ReadTools(json, body->text(), &request));
   CheckTokensMin(request, &fields);
   if (fields.status().ok()) ReadMessages(&fields, &request);
+  ReadPrediction(&fields, &request);
   if (fields.status().ok()) ReadTemplate(&fields, &request);
   if (fields.status().ok()) fields.Fail(ReadThinking(json, &request));
   if (!fields.status().ok()) return fields.status();

@@ -179,7 +179,10 @@ OrderedJson UsageOf(const ApiUsage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
+          {"completion_tokens_details",
+           {{"reasoning_tokens", usage.reasoning_tokens},
+            {"accepted_prediction_tokens", usage.accepted_tokens},
+            {"rejected_prediction_tokens", usage.guessed_tokens - usage.accepted_tokens}}}};
 }
 
 // llama.cpp's.

@@ -63,7 +63,8 @@ class FakeStages {
     std::vector<uint64_t> rows(step.tokens().begin(), step.tokens().end());
     int64_t us = now_us;
     for (uint32_t k = 0; k < facts_.n_stages; ++k) {
-      const int64_t took_us = TookUs(step);
+      const bool is_last = k + 1 == facts_.n_stages;
+      const int64_t took_us = is_last && IsVoid(step) ? 1 : TookUs(step);
       us = std::max(us, free_us_[k]) + took_us;
       free_us_[k] = us;
       const bool fails = fault && fault->stage == k;
@@ -191,6 +192,26 @@ class FakeStages {
     EXPECT_TRUE(std::is_sorted(step.sample_rows().begin(), step.sample_rows().end()));
     EXPECT_LE(step.sample_rows_size(), static_cast<int>(facts_.n_slots));
     EXPECT_TRUE(step.tokens_size() > 0 || step.edits_size() > 0);
+    for (uint32_t row : step.guess_rows()) {
+      EXPECT_TRUE(facts_.cache.rewind) << "a guess that the cache cannot forget";
+      EXPECT_TRUE(std::ranges::binary_search(step.sample_rows(), row));
+      EXPECT_LT(step.positions(static_cast<int>(row)), static_cast<int>(facts_.n_ctx));
+    }
+  }
+
+  // Whether the row is the token that was sampled last.
+  bool Continues(const wire::Step& step, int row) const {
+    const Sequence& sequence = sequences_[step.slots(row)];
+    const auto at = static_cast<size_t>(step.positions(row) + sequence.offset);
+    return sequence.open && at + 1 == sequence.tokens.size() &&
+           sequence.tokens.back() == step.tokens(row) && sequence.tokens.back() != kEnd;
+  }
+  // All its rows are wrong guesses: the last stage leaves it out.
+  bool IsVoid(const wire::Step& step) const {
+    for (int i = 0; i < step.tokens_size(); ++i) {
+      if (Continues(step, i)) return false;
+    }
+    return step.tokens_size() > 0 && step.guess_rows_size() == step.tokens_size();
   }
 
   absl::Status RunStage(uint32_t k, const wire::Step& step, std::vector<uint64_t>* rows,
@@ -209,6 +230,7 @@ class FakeStages {
       for (int32_t slot : step.slots()) slots[slot].clear();
       return absl::DataLossError("the slots are lost");
     }
+    if (k + 1 == facts_.n_stages && IsVoid(step)) return absl::OkStatus();
     std::vector<size_t> next;
     size_t cells = static_cast<size_t>(step.tokens_size());
     for (const auto& slot : slots) {
@@ -255,6 +277,10 @@ class FakeStages {
         if (is_last) sequence = Sequence();
         break;
       }
+      case wire::KvEdit::REWIND:
+        EXPECT_TRUE(facts_.cache.rewind) << "a rewind that the cache cannot do";
+        slot.resize(std::min(slot.size(), begin));
+        break;
       case wire::KvEdit::COPY:
         EXPECT_TRUE(facts_.cache.copy) << "a copy that the cache cannot do";
         EXPECT_NE(edit.slot(), edit.from_slot());
@@ -328,7 +354,14 @@ class FakeStages {
       return std::any_of(result->errors().begin(), result->errors().end(),
                          [slot](const wire::SlotError& error) { return error.slot() == slot; });
     };
+    for (uint32_t row : step.guess_rows()) {
+      if (!Continues(step, static_cast<int>(row))) result->add_void_rows(row);
+    }
+    const auto is_void = [&](uint32_t row) {
+      return std::ranges::binary_search(result->void_rows(), row);
+    };
     for (int i = 0; i < step.tokens_size(); ++i) {
+      if (is_void(static_cast<uint32_t>(i))) continue;
       Sequence& sequence = sequences_[step.slots(i)];
       if (!sequence.open || is_wrong(step.slots(i))) continue;
       const size_t at =
@@ -342,7 +375,7 @@ class FakeStages {
     for (uint32_t row : step.sample_rows()) {
       const int32_t slot = step.slots(static_cast<int>(row));
       Sequence& sequence = sequences_[slot];
-      if (is_wrong(slot)) continue;
+      if (is_wrong(slot) || is_void(row)) continue;
       const int32_t position = step.positions(static_cast<int>(row)) + 1 + sequence.offset;
       if (!sequence.open || position != static_cast<int32_t>(sequence.tokens.size())) {
         cannot_go_on(slot, "a row other than the last was sampled");

@@ -25,8 +25,9 @@ class ServingTest : public ::testing::TestWithParam<Case> {
 
   // Each request alone, one after the other, with no sequences kept between.
   std::vector<Output> Alone() {
-    Serving serving(GetParam().model, GetParam().cuts, 1,
-                    {.chunk_tokens = 16, .keep_prefixes = false});
+    Serving serving(
+        GetParam().model, GetParam().cuts, 1,
+        {.chunk_tokens = 16, .keep_prefixes = false, .speculation = wire::SPECULATION_OFF});
     std::vector<Output> outputs;
     for (int i = 0; i < kRequests; ++i) outputs.push_back(serving.Generate(Request(i)));
     return outputs;
@@ -106,6 +107,62 @@ TEST_P(ServingTest, AStepThatFailsInAnyStageIsRecovered) {
     }
     EXPECT_GE(serving.engine->Stats().steps_failed, n_stages);
   }
+}
+
+// A request whose sampler looks back at the text in one way or another.
+GenerationRequest RequestThatLooksBack(int i) {
+  GenerationRequest request = MakeRequest(i, 20, 24);
+  wire::SamplerSettings& sampler = request.sampler;
+  sampler.set_temperature(i % 2 == 0 ? 0.0f : 1.2f);
+  switch (i % 6) {
+    case 1:
+      sampler.set_penalty_last_n(-1);
+      sampler.set_penalty_repeat(1.3f);
+      break;
+    case 2:
+      sampler.set_dry_multiplier(0.8f);
+      sampler.set_dry_penalty_last_n(-1);
+      break;
+    case 3:
+      sampler.set_mirostat(2);
+      sampler.set_mirostat_tau(5);
+      sampler.set_mirostat_eta(0.1f);
+      break;
+    case 4:
+      sampler.set_grammar("root ::= (\"t\" [0-9]+ \" \" \"t\" [1-7]+ \" \")+");
+      break;
+    case 5:  // it ends by itself
+      sampler.set_ignore_eog(false);
+      sampler.mutable_stop_tokens()->Add(request.prompt[3]);
+      break;
+    default:
+      break;
+  }
+  return request;
+}
+
+TEST_P(ServingTest, GuessesChangeNothing) {
+  Serving plain(GetParam().model, GetParam().cuts, 1,
+                {.keep_prefixes = false, .speculation = wire::SPECULATION_OFF});
+  Serving serving(GetParam().model, GetParam().cuts, 1,
+                  {.keep_prefixes = false, .speculation = wire::SPECULATION_NGRAM});
+  for (int i = 0; i < 12; ++i) {
+    SCOPED_TRACE(::testing::Message() << "request " << i);
+    GenerationRequest request = RequestThatLooksBack(i);
+    const Output wanted = plain.Generate(request);
+    // Some of the guesses are wrong, and some are behind the end.
+    request.prediction = wanted.tokens;
+    for (size_t at = 3; at < wanted.tokens.size(); at += 5) request.prediction[at] = 3;
+    request.prediction.insert(request.prediction.end(), {3, 4, 5, request.prompt[3]});
+    const Output output = serving.Generate(request);
+    EXPECT_EQ(output.tokens, wanted.tokens);
+    EXPECT_EQ(output.logprobs, wanted.logprobs);  // to the last bit
+  }
+  const SchedulerStats stats = serving.engine->Stats();
+  EXPECT_EQ(stats.steps_failed, 0);
+  const bool can = GetParam().model == "llama";  // others have states, windows, or one stage
+  EXPECT_EQ(stats.accepted_tokens > 60, can) << stats.accepted_tokens;
+  EXPECT_EQ(stats.guessed_tokens > stats.accepted_tokens, can) << stats.guessed_tokens;
 }
 
 TEST_P(ServingTest, TheNextTurnIsFedOnlyWhatIsNew) {

@@ -12,9 +12,51 @@
 namespace strata {
 namespace {
 
+// Guesses of a kind that is chosen by the seed: right, wrong, now and then none, or all of these.
+class RandomDrafter final : public Drafter {
+ public:
+  explicit RandomDrafter(uint64_t seed)
+      : random_(seed), right_(Pick(0, 4) * 25), none_(Pick(0, 1) * 30) {}
+
+  // The stages that will sample, for right guesses.
+  const PipelineFacts* facts = nullptr;
+  const std::map<uint64_t, SchedulerSim::Record>* records = nullptr;
+
+  void Begin(const Sequence& sequence) override {
+    EXPECT_FALSE(texts_.contains(sequence.request)) << "twice";
+    texts_[sequence.request].assign(sequence.tokens.begin(), sequence.tokens.end());
+  }
+  void Append(uint64_t request, int32_t token) override { texts_.at(request).push_back(token); }
+  std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) override {
+    const std::vector<int32_t>& text = texts_.at(request);
+    if (Pick(0, 99) < none_) return std::nullopt;
+    if (Pick(0, 99) >= right_) return static_cast<int32_t>(Pick(0, FakeStages::kVocabulary - 1));
+    const GenerationRequest& input = records->at(request).request;
+    const size_t n = text.size() + guesses.size() - input.prompt.size();
+    const std::vector<int32_t> alone = FakeStages::Alone(*facts, input, n + 1);
+    return alone.size() > n ? alone[n] : FakeStages::kEnd;
+  }
+  void End(uint64_t request) override { EXPECT_EQ(texts_.erase(request), 1u); }
+  size_t size() const { return texts_.size(); }
+
+ private:
+  uint32_t Pick(uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random_);
+  }
+  std::mt19937_64 random_;
+  const uint32_t right_, none_;  // of a hundred
+  std::map<uint64_t, std::vector<int32_t>> texts_;
+};
+
 class RandomRun {
  public:
-  explicit RandomRun(uint64_t seed) : random_(seed), sim_(MakeFacts(), MakePolicy(), MakeCosts()) {
+  explicit RandomRun(uint64_t seed)
+      : random_(seed),
+        drafter_(std::make_unique<RandomDrafter>(seed)),
+        drafter_seen_(drafter_.get()),
+        sim_(MakeFacts(), MakePolicy(), MakeCosts(), std::move(drafter_)) {
+    drafter_seen_->facts = &facts_;
+    drafter_seen_->records = &sim_.seen;
     failures_per_mille_ = Flip() ? 0 : Pick(1, 60);
     restarts_ = Pick(0, 7) == 0;
     sim_.make_fault = [this](const wire::Step&) { return MakeFault(); };
@@ -39,6 +81,7 @@ class RandomRun {
     sim_.make_fault = nullptr;
     sim_.RunToEnd(200'000);
     ASSERT_TRUE(sim_.scheduler.idle());
+    EXPECT_EQ(drafter_seen_->size(), 0u) << "texts that have ended";
     Check();
   }
 
@@ -72,6 +115,7 @@ class RandomRun {
     }
     facts_.cache.checkpoint = Flip() && (!facts_.cache.trim || facts_.cache.window_tokens > 0);
     facts_.n_checkpoints = Pick(0, 5);
+    facts_.cache.rewind = facts_.cache.trim && facts_.cache.window_tokens == 0;
     return facts_;
   }
   SchedulerPolicy MakePolicy() {
@@ -82,7 +126,8 @@ class RandomRun {
             .queue_max = Pick(1, 20),
             .pipelines_broken_max = UINT32_MAX,  // restarts come at random here
             .keep_prefixes = Pick(0, 4) != 0,
-            .prefix_tokens_min = Pick(0, 16)};
+            .prefix_tokens_min = Pick(0, 16),
+            .speculation = Pick(0, 4) == 0 ? wire::SPECULATION_OFF : wire::SPECULATION_AUTO};
   }
   FakeCosts MakeCosts() {
     return {.step_us = Pick(0, 20'000), .row_us = Pick(0, 2000), .cell_ns = Pick(0, 20'000)};
@@ -190,6 +235,8 @@ class RandomRun {
 
   std::mt19937_64 random_;
   PipelineFacts facts_;
+  std::unique_ptr<RandomDrafter> drafter_;  // until the scheduler has it
+  RandomDrafter* const drafter_seen_;
   SchedulerSim sim_;
   std::vector<std::vector<int32_t>> beginnings_;
   uint32_t failures_per_mille_ = 0;
@@ -219,6 +266,8 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
     sum.cached_tokens += stats.cached_tokens;
     sum.checkpoints_used += stats.checkpoints_used;
     sum.requests += stats.requests;
+    sum.guessed_tokens += stats.guessed_tokens;
+    sum.accepted_tokens += stats.accepted_tokens;
     if (testing::Test::HasFailure()) break;
   }
   // All of it was tried.
@@ -229,6 +278,8 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   EXPECT_GT(sum.checkpoints_used, 100);
   EXPECT_GT(n_moves, 20);
   EXPECT_GT(n_outputs, 500);
+  EXPECT_GT(sum.accepted_tokens, 1000);
+  EXPECT_GT(sum.guessed_tokens, 2 * sum.accepted_tokens);
   RecordProperty("requests", std::to_string(sum.requests));
   RecordProperty("steps", std::to_string(sum.steps));
 }

@@ -66,8 +66,9 @@ class SchedulerSim {
     std::optional<SchedulerEvent::End> end;
   };
 
-  SchedulerSim(const PipelineFacts& facts, SchedulerPolicy policy, const FakeCosts& costs = {})
-      : scheduler(facts, policy), facts_(facts), costs_(costs) {
+  SchedulerSim(const PipelineFacts& facts, SchedulerPolicy policy, const FakeCosts& costs = {},
+               std::unique_ptr<Drafter> drafter = nullptr)
+      : scheduler(facts, policy, std::move(drafter)), facts_(facts), costs_(costs) {
     stages.emplace(facts, costs);
   }
 

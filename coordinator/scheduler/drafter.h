@@ -1,0 +1,35 @@
+// Guesses at the next tokens of sequences. The scheduler has stages compute them while they would
+// be idle; wrong ones never show (Chen et al., 2023, arXiv:2302.01318, and Leviathan et al., 2023,
+// arXiv:2211.17192, for the idea; the last stage samples as ever and compares). Part of the
+// scheduler: no I/O, one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/types/span.h"
+
+namespace strata {
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // A sequence, by its request: what is known of it, and tokens that it is expected to repeat.
+  // `adapts`: guesses that seldom prove right are kept back.
+  struct Sequence {
+    uint64_t request = 0;
+    absl::Span<const int32_t> tokens;
+    absl::Span<const int32_t> prediction;
+    bool adapts = true;
+  };
+  virtual void Begin(const Sequence& sequence) = 0;
+  // The sequence goes on with `token`. REQUIRES, as all below: it has begun, and not ended.
+  virtual void Append(uint64_t request, int32_t token) = 0;
+  // The token behind the sequence and `guesses`, which are those that were given for it; nullopt:
+  // no guess.
+  virtual std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) = 0;
+  virtual void End(uint64_t request) = 0;
+};
+
+}  // namespace strata

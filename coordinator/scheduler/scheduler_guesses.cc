@@ -1,0 +1,124 @@
+// Speculation: rows of guesses, which follow a sequence's last token through the stages, one a
+// step, so that stages which would wait for that token's result compute what is likely to come
+// next. The last stage samples as ever and says behind which guesses it did not, so what is
+// generated does not depend on them. A wrong guess costs time only where a stage would not have
+// been idle (PipeInfer: Butler et al., 2024, arXiv:2407.11798).
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "coordinator/scheduler/scheduler_impl.h"
+
+namespace strata {
+namespace {
+
+constexpr uint32_t kGuessesInFlightMax = 16;
+
+}  // namespace
+
+uint32_t Scheduler::Impl::Window(const Request& r) const {
+  if (!costs.known() || round_trip_us == 0) return facts.n_stages;
+  double slowest_us = 1;
+  for (uint32_t stage = 0; stage < facts.n_stages; ++stage) {
+    slowest_us = std::max(slowest_us, costs.Us(stage, StepSize::Of(Fed(r), 1)));
+  }
+  const double steps = std::round(round_trip_us / slowest_us);
+  return static_cast<uint32_t>(std::clamp<double>(steps, 1, kGuessesInFlightMax));
+}
+
+bool Scheduler::Impl::MayGuess(const Request& r) const {
+  const wire::Speculation speculation = r.input.speculation.value_or(policy.speculation);
+  const bool is_generated = r.tokens.size() > r.input.prompt.size();
+  if (speculation == wire::SPECULATION_OFF || !is_generated || Remaining(r) > 0 || r.needs_open ||
+      r.quarantined || r.failures > 0) {
+    return false;
+  }
+  // The row before the guesses and each of them give a token.
+  const SlotTable::Slot& slot = slots.slot(r.slot);
+  return slot.tokens.size() < facts.n_ctx && slot.guessed + 2 <= r.tokens_left &&
+         slots.HasRoomForGuess(r.slot);
+}
+
+std::optional<int32_t> Scheduler::Impl::NextGuess(Request* request) {
+  Request& r = *request;
+  if (!r.drafts) {
+    r.drafts = true;
+    drafter->Begin(
+        {.request = r.id,
+         .tokens = r.tokens,
+         .prediction = r.input.prediction,
+         .adapts = r.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO});
+  }
+  const SlotTable::Slot& slot = slots.slot(r.slot);
+  return drafter->Guess(r.id, absl::MakeConstSpan(slot.tokens).last(slot.guessed));
+}
+
+void Scheduler::Impl::AddGuess(Builder* b) {
+  // SchedulerPolicy::exact promises that nothing but the sequence decides its last bits; cells that
+  // hold guesses meanwhile may round otherwise on some devices.
+  if (!facts.cache.rewind || facts.n_stages < 2 || policy.exact) return;
+  const auto n_guesses = static_cast<uint32_t>(in_flight.size()) - n_in_flight();
+  if (n_guesses >= kGuessesInFlightMax || NDecoding() != running.size() ||
+      running.size() >= facts.n_stages) {
+    return;
+  }
+  std::vector<Request*> may;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (MayGuess(r) && in_flight.size() < Window(r)) may.push_back(&r);
+  }
+  std::stable_sort(may.begin(), may.end(), [this](const Request* a, const Request* b_) {
+    return slots.slot(a->slot).guessed < slots.slot(b_->slot).guessed;
+  });
+  for (Request* r : may) {
+    const std::optional<int32_t> guess = NextGuess(r);
+    if (!guess || *guess < 0 ||
+        (facts.n_vocab != 0 && static_cast<uint32_t>(*guess) >= facts.n_vocab))
+      continue;
+    const auto position = static_cast<uint32_t>(slots.slot(r->slot).tokens.size());
+    b->AddRow(*guess, position, r->slot);
+    b->step.add_sample_rows(0);
+    b->step.add_guess_rows(0);
+    slots.AppendGuess(r->slot, *guess);
+    b->flight.slices.push_back({.request = r->id,
+                                .slot = r->slot,
+                                .generation = slots.slot(r->slot).generation,
+                                .end = position + 1,
+                                .samples = true,
+                                .is_guess = true});
+    b->flight.is_guess = true;
+    b->flight.decode_rows = 1;
+    b->flight.timing.size = StepSize::Of(position, 1);
+    ++r->usage.guessed_tokens;
+    ++stats.guessed_tokens;
+    return;
+  }
+}
+
+void Scheduler::Impl::ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight,
+                                       int64_t now_us) {
+  if (flight.timing.size.rows != 1 || flight.decode_rows != 1 || result.void_rows_size() > 0)
+    return;
+  int64_t us = now_us - flight.timing.submitted_us;
+  for (const wire::StageTiming& timing : result.timings()) us -= timing.queue_us();
+  const auto took_us = static_cast<double>(std::max<int64_t>(us, 1));
+  round_trip_us = round_trip_us == 0 ? took_us : round_trip_us + (took_us - round_trip_us) / 8;
+}
+
+void Scheduler::Impl::CheckGuess(Request* request) {
+  Request& r = *request;
+  if (r.drafts) drafter->Append(r.id, r.tokens.back());
+  const SlotTable::Slot& slot = slots.slot(r.slot);
+  if (slot.guessed == 0) return;
+  if (slot.tokens[slot.tokens.size() - slot.guessed] == r.tokens.back()) {
+    slots.AcceptGuess(r.slot);
+    ++r.usage.accepted_tokens;
+    ++stats.accepted_tokens;
+  } else {
+    slots.Rewind(r.slot);
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,169 @@
+// Guesses: what stages compute while they would be idle, for one request that is faster than its
+// stages take one after the other.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/scheduler/drafter.h"
+#include "coordinator/scheduler/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/scheduler/scheduler_sim.h"
+
+namespace strata {
+namespace {
+
+// Knows what comes, or is always wrong.
+class FixedDrafter final : public Drafter {
+ public:
+  FixedDrafter(const PipelineFacts& facts, const GenerationRequest& request, bool is_right)
+      : text_(FakeStages::Alone(facts, request, request.tokens_max)), is_right_(is_right) {}
+
+  void Begin(const Sequence&) override { n_ = 1; }
+  void Append(uint64_t, int32_t) override { ++n_; }
+  std::optional<int32_t> Guess(uint64_t, absl::Span<const int32_t> guesses) override {
+    const size_t at = n_ + guesses.size();
+    if (!is_right_ || at >= text_.size()) return is_right_ ? std::nullopt : std::optional(0);
+    return text_[at];
+  }
+  void End(uint64_t) override {}
+
+ private:
+  const std::vector<int32_t> text_;
+  const bool is_right_;
+  size_t n_ = 0;  // tokens of the text that are known
+};
+
+PipelineFacts RewindFacts(uint32_t n_stages) {
+  PipelineFacts facts = Facts(n_stages);
+  facts.cache.rewind = true;
+  return facts;
+}
+
+struct Run {
+  int64_t us = 0;  // for all tokens but the first
+  SchedulerStats stats;
+};
+
+// One request of 100 tokens; `drafter` null: no guesses.
+Run RunOne(const PipelineFacts& facts, const FakeCosts& costs, std::unique_ptr<Drafter> drafter) {
+  SchedulerPolicy policy;
+  if (drafter == nullptr) policy.speculation = wire::SPECULATION_OFF;
+  SchedulerSim sim(facts, policy, costs, std::move(drafter));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[id].tokens.size(), 100u);
+  sim.ExpectRequestsAsAlone();
+  EXPECT_EQ(sim.stages->mismatches(), 0);
+  return {sim.seen[id].token_us.back() - sim.seen[id].token_us.front(), sim.scheduler.Stats()};
+}
+
+std::unique_ptr<Drafter> MakeDrafter(const PipelineFacts& facts, bool is_right) {
+  return std::make_unique<FixedDrafter>(facts, MakeRequest(Tokens(10, 20), 100), is_right);
+}
+
+TEST(SchedulerGuesses, RightOnesKeepAllStagesBusy) {
+  for (const uint32_t n_stages : {2u, 3u, 4u, 8u}) {
+    SCOPED_TRACE(n_stages);
+    const PipelineFacts facts = RewindFacts(n_stages);
+    const Run plain = RunOne(facts, {}, nullptr);
+    const Run guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
+    EXPECT_EQ(plain.stats.guessed_tokens, 0u);
+    EXPECT_GE(guessed.stats.accepted_tokens, 95u);
+    EXPECT_EQ(guessed.stats.accepted_tokens, guessed.stats.guessed_tokens);
+    EXPECT_LT(guessed.us * n_stages, plain.us * 1.1);
+  }
+}
+
+TEST(SchedulerGuesses, WrongOnesCostNoTime) {
+  for (const uint32_t n_stages : {2u, 4u}) {
+    SCOPED_TRACE(n_stages);
+    const PipelineFacts facts = RewindFacts(n_stages);
+    const Run plain = RunOne(facts, {}, nullptr);
+    const Run guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
+    EXPECT_EQ(guessed.stats.accepted_tokens, 0u);
+    EXPECT_GT(guessed.stats.guessed_tokens, 90u);
+    EXPECT_EQ(guessed.us, plain.us);
+  }
+}
+
+TEST(SchedulerGuesses, NoneWhereNoStageIsIdleOrTheCacheCannotForget) {
+  const PipelineFacts one = RewindFacts(1);
+  EXPECT_EQ(RunOne(one, {}, MakeDrafter(one, true)).stats.guessed_tokens, 0u);
+  const PipelineFacts fixed = Facts(3);
+  EXPECT_EQ(RunOne(fixed, {}, MakeDrafter(fixed, true)).stats.guessed_tokens, 0u);
+  // As many requests as stages.
+  SchedulerSim sim(RewindFacts(2), {.speculation = wire::SPECULATION_NGRAM});
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 100)).ok());
+  sim.RunToEnd();
+  EXPECT_EQ(sim.scheduler.Stats().guessed_tokens, 0u);
+}
+
+TEST(SchedulerGuesses, ARequestMayForbidThem) {
+  const PipelineFacts facts = RewindFacts(2);
+  GenerationRequest request = MakeRequest(Tokens(10, 20), 100);
+  request.speculation = wire::SPECULATION_OFF;
+  SchedulerSim sim(facts, {}, {}, MakeDrafter(facts, true));
+  ASSERT_TRUE(sim.Add(request).ok());
+  sim.RunToEnd();
+  EXPECT_EQ(sim.scheduler.Stats().guessed_tokens, 0u);
+}
+
+// Its first step waits for the one that the first stage computes, and for no others.
+TEST(SchedulerGuesses, ANewcomerWaitsForOneStepAtMost) {
+  const PipelineFacts facts = RewindFacts(4);
+  const FakeCosts costs;
+  const auto first_us = [&](std::unique_ptr<Drafter> drafter) {
+    SchedulerPolicy policy;
+    if (drafter == nullptr) policy.speculation = wire::SPECULATION_OFF;
+    SchedulerSim sim(facts, policy, costs, std::move(drafter));
+    EXPECT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 100)).ok());
+    while (sim.seen[1].tokens.size() < 50 && sim.Next()) {
+    }
+    const int64_t came_us = sim.now_us;
+    const uint64_t id = *sim.Add(MakeRequest(Tokens(500, 4), 3));
+    sim.RunToEnd();
+    return sim.seen[id].token_us.front() - came_us;
+  };
+  EXPECT_LE(first_us(MakeDrafter(facts, true)),
+            first_us(nullptr) + costs.step_us + costs.row_us * 4);
+}
+
+TEST(SchedulerGuesses, KeptSequencesHaveNone) {
+  const PipelineFacts facts = RewindFacts(3);
+  SchedulerSim sim(facts, {.prefix_tokens_min = 1}, {}, MakeDrafter(facts, false));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
+  while (sim.seen[id].tokens.size() < 50 && sim.Next()) {
+  }
+  sim.scheduler.Cancel(id, Scheduler::Leave::kKeep, sim.now_us);
+  sim.RunToEnd();
+  GenerationRequest next = MakeRequest(Tokens(10, 20), 5);
+  next.prompt.insert(next.prompt.end(), sim.seen[id].tokens.begin(), sim.seen[id].tokens.end());
+  const uint64_t more = *sim.Add(next);
+  sim.RunToEnd();
+  EXPECT_GE(sim.seen[more].end->usage.cached_tokens, 20u + 50u - 2u);
+  sim.ExpectRequestsAsAlone();
+  EXPECT_EQ(sim.stages->mismatches(), 0);
+}
+
+// Guesses neither preempt nor take the room of kept sequences.
+TEST(SchedulerGuesses, TakeOnlyCellsThatAreFree) {
+  PipelineFacts facts = RewindFacts(2);
+  facts.n_slots = 2;
+  facts.kv_cells = 130;
+  SchedulerSim sim(facts, {}, {}, MakeDrafter(facts, false));
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(700, 20), 4)).ok());
+  sim.RunToEnd();
+  const uint64_t kept = sim.scheduler.Stats().kv_cells_kept;
+  ASSERT_GT(kept, 0u);
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 80)).ok());
+  sim.RunToEnd();
+  EXPECT_GE(sim.scheduler.Stats().kv_cells_kept, kept + 20u + 79u);
+  EXPECT_EQ(sim.scheduler.Stats().preemptions, 0u);
+  sim.ExpectRequestsAsAlone();
+}
+
+}  // namespace
+}  // namespace strata
