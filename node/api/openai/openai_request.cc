@@ -298,6 +298,7 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view text) {
     EnableLogprobs(&request, static_cast<uint32_t>(*top));
   }
   ReadTokenDetails(&fields, &request);
+  ReadPrediction(&fields, &request);
   request.echo = fields.Bool("echo").value_or(false);
   request.no_special = !fields.Bool("add_special_tokens").value_or(true);
   ReadBestOf(&fields, &request);

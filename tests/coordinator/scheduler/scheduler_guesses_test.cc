@@ -42,13 +42,13 @@ PipelineFacts RewindFacts(uint32_t n_stages) {
   return facts;
 }
 
-struct Run {
+struct Timed {
   int64_t us = 0;  // for all tokens but the first
   SchedulerStats stats;
 };
 
 // One request of 100 tokens; `drafter` null: no guesses.
-Run RunOne(const PipelineFacts& facts, const FakeCosts& costs, std::unique_ptr<Drafter> drafter) {
+Timed RunOne(const PipelineFacts& facts, const FakeCosts& costs, std::unique_ptr<Drafter> drafter) {
   SchedulerPolicy policy;
   if (drafter == nullptr) policy.speculation = wire::SPECULATION_OFF;
   SchedulerSim sim(facts, policy, costs, std::move(drafter));
@@ -68,8 +68,8 @@ TEST(SchedulerGuesses, RightOnesKeepAllStagesBusy) {
   for (const uint32_t n_stages : {2u, 3u, 4u, 8u}) {
     SCOPED_TRACE(n_stages);
     const PipelineFacts facts = RewindFacts(n_stages);
-    const Run plain = RunOne(facts, {}, nullptr);
-    const Run guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
+    const Timed plain = RunOne(facts, {}, nullptr);
+    const Timed guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
     EXPECT_EQ(plain.stats.guessed_tokens, 0u);
     EXPECT_GE(guessed.stats.accepted_tokens, 95u);
     EXPECT_EQ(guessed.stats.accepted_tokens, guessed.stats.guessed_tokens);
@@ -81,8 +81,8 @@ TEST(SchedulerGuesses, WrongOnesCostNoTime) {
   for (const uint32_t n_stages : {2u, 4u}) {
     SCOPED_TRACE(n_stages);
     const PipelineFacts facts = RewindFacts(n_stages);
-    const Run plain = RunOne(facts, {}, nullptr);
-    const Run guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
+    const Timed plain = RunOne(facts, {}, nullptr);
+    const Timed guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
     EXPECT_EQ(guessed.stats.accepted_tokens, 0u);
     EXPECT_GT(guessed.stats.guessed_tokens, 90u);
     EXPECT_EQ(guessed.us, plain.us);

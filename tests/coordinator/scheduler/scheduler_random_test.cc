@@ -30,7 +30,7 @@ class RandomDrafter final : public Drafter {
   std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) override {
     const std::vector<int32_t>& text = texts_.at(request);
     if (Pick(0, 99) < none_) return std::nullopt;
-    if (Pick(0, 99) >= right_) return static_cast<int32_t>(Pick(0, FakeStages::kVocabulary - 1));
+    if (Pick(0, 99) >= right_) return static_cast<int32_t>(Pick(0, FakeStages::kBadToken - 1));
     const GenerationRequest& input = records->at(request).request;
     const size_t n = text.size() + guesses.size() - input.prompt.size();
     const std::vector<int32_t> alone = FakeStages::Alone(*facts, input, n + 1);
