@@ -173,6 +173,8 @@ void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep
   AddTimings(result, &stats.stages);
   for (const wire::StageTiming& timing : result.timings()) {
     if (flight.timing.size.rows == 0) break;
+    // The last stage computed nothing for them.
+    if (result.void_rows_size() > 0 && timing.stage() + 1 == facts.n_stages) continue;
     costs.Observe(timing.stage(), flight.timing.size,
                   int64_t{timing.compute_us()} + timing.sample_us());
   }
@@ -250,7 +252,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   --r.tokens_left;
   ++r.usage.tokens;
   ++stats.tokens;
-  CheckGuess(&r);
+  CheckGuess(&r, now_us);
   if (r.tokens_left == 0 || IsFull(r)) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
   } else if (r.kv_length() > facts.n_ctx) {
@@ -288,6 +290,8 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
   facts = pipeline;
   LimitContext();
   costs = StepCosts(facts.n_stages);
+  guess_trial = GuessTrial();
+  round_trip_us = 0;
   stats.stages.resize(facts.n_stages);
   last_step_id = last_prompt_step_id = last_failed_behind = 0;
   prompt_steps = 0;

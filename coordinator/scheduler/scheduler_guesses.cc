@@ -43,14 +43,13 @@ bool Scheduler::Impl::MayGuess(const Request& r) const {
 
 std::optional<int32_t> Scheduler::Impl::NextGuess(Request* request) {
   Request& r = *request;
+  const bool adapts = r.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO;
   if (!r.drafts) {
     r.drafts = true;
     drafter->Begin(
-        {.request = r.id,
-         .tokens = r.tokens,
-         .prediction = r.input.prediction,
-         .adapts = r.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO});
+        {.request = r.id, .tokens = r.tokens, .prediction = r.input.prediction, .adapts = adapts});
   }
+  if (adapts && !guess_trial.guesses()) return std::nullopt;
   const SlotTable::Slot& slot = slots.slot(r.slot);
   return drafter->Guess(r.id, absl::MakeConstSpan(slot.tokens).last(slot.guessed));
 }
@@ -107,9 +106,13 @@ void Scheduler::Impl::ObserveRoundTrip(const wire::Result& result, const InFligh
   round_trip_us = round_trip_us == 0 ? took_us : round_trip_us + (took_us - round_trip_us) / 8;
 }
 
-void Scheduler::Impl::CheckGuess(Request* request) {
+void Scheduler::Impl::CheckGuess(Request* request, int64_t now_us) {
   Request& r = *request;
-  if (r.drafts) drafter->Append(r.id, r.tokens.back());
+  if (r.drafts) {
+    if (r.guessable_us >= 0 && running.size() == 1) guess_trial.Observe(now_us - r.guessable_us);
+    drafter->Append(r.id, r.tokens.back());
+    r.guessable_us = running.size() == 1 && drafter->Guess(r.id, {}) ? now_us : -1;
+  }
   const SlotTable::Slot& slot = slots.slot(r.slot);
   if (slot.guessed == 0) return;
   if (slot.tokens[slot.tokens.size() - slot.guessed] == r.tokens.back()) {

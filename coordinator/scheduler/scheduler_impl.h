@@ -15,6 +15,7 @@
 
 #include "coordinator/request/fair_queue.h"
 #include "coordinator/scheduler/drafter.h"
+#include "coordinator/scheduler/guess_trial.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/slot_table.h"
 #include "coordinator/scheduler/step_costs.h"
@@ -35,10 +36,11 @@ struct Scheduler::Impl {
 
     // While it has a slot.
     int32_t slot = -1;
-    bool needs_open = false;  // the last stage does not have the sequence
-    bool drafts = false;      // the drafter has it
-    uint64_t admitted = 0;    // rises
-    uint64_t ready = 0;       // rises; when its next token could first be fed
+    bool needs_open = false;    // the last stage does not have the sequence
+    bool drafts = false;        // the drafter has it
+    int64_t guessable_us = -1;  // when its last token came, if there was a guess at the next
+    uint64_t admitted = 0;      // rises
+    uint64_t ready = 0;         // rises; when its next token could first be fed
     // It was being generated when stages or a coordinator were lost, and has had no token since.
     bool is_fed_again = false;
     // Prompt positions behind which a checkpoint is saved, rising.
@@ -209,7 +211,7 @@ struct Scheduler::Impl {
   std::optional<int32_t> NextGuess(Request* request);
   void ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   // Its sequence has gone on with its last token: guesses at that place are compared with it.
-  void CheckGuess(Request* request);
+  void CheckGuess(Request* request, int64_t now_us);
 
   // scheduler_failure.cc
   void TakeFailure(const InFlightStep& flight, const absl::Status& status, int64_t now_us);
@@ -235,6 +237,7 @@ struct Scheduler::Impl {
   const std::unique_ptr<Drafter> drafter;
   SlotTable slots;
   StepCosts costs;
+  GuessTrial guess_trial;
   std::map<uint64_t, Request> requests;  // at most queue_max + n_slots
   std::vector<uint64_t> running;         // have a slot; in the order of admission, at most n_slots
   // Have no slot. Those that have begun lost theirs, here or with another coordinator.

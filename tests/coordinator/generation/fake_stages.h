@@ -22,8 +22,9 @@ namespace strata {
 struct FakeCosts {
   int64_t step_us = 1000;  // of each stage
   int64_t row_us = 100;
-  int64_t rows_us = 0;  // more where there are 2 rows or more, as with matrix tiles
-  int64_t cell_ns = 0;  // for each position that a row attends to
+  int64_t rows_us = 0;    // more where there are 2 rows or more, as with matrix tiles
+  int64_t cell_ns = 0;    // for each position that a row attends to
+  bool one_core = false;  // which computes all stages, a step of one at a time
   std::function<double()> slowness = nullptr;  // factor on the time of a step in a stage
 };
 
@@ -65,8 +66,8 @@ class FakeStages {
     for (uint32_t k = 0; k < facts_.n_stages; ++k) {
       const bool is_last = k + 1 == facts_.n_stages;
       const int64_t took_us = is_last && IsVoid(step) ? 1 : TookUs(step);
-      us = std::max(us, free_us_[k]) + took_us;
-      free_us_[k] = us;
+      int64_t& free_us = free_us_[costs_.one_core ? 0 : k];
+      us = free_us = std::max(us, free_us) + took_us;
       const bool fails = fault && fault->stage == k;
       absl::Status status = RunStage(k, step, &rows, fails ? fault : std::nullopt);
       if (!status.ok()) {

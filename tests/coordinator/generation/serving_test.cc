@@ -121,6 +121,8 @@ GenerationRequest RequestThatLooksBack(int i) {
       break;
     case 2:
       sampler.set_dry_multiplier(0.8f);
+      sampler.set_dry_base(1.75f);
+      sampler.set_dry_allowed_length(2);
       sampler.set_dry_penalty_last_n(-1);
       break;
     case 3:

@@ -47,14 +47,15 @@ struct Timed {
   SchedulerStats stats;
 };
 
-// One request of 100 tokens; `drafter` null: no guesses.
-Timed RunOne(const PipelineFacts& facts, const FakeCosts& costs, std::unique_ptr<Drafter> drafter) {
+// `drafter` null: no guesses.
+Timed RunOne(const PipelineFacts& facts, const FakeCosts& costs, std::unique_ptr<Drafter> drafter,
+             uint32_t n_tokens = 100) {
   SchedulerPolicy policy;
   if (drafter == nullptr) policy.speculation = wire::SPECULATION_OFF;
   SchedulerSim sim(facts, policy, costs, std::move(drafter));
-  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), n_tokens));
   sim.RunToEnd();
-  EXPECT_EQ(sim.seen[id].tokens.size(), 100u);
+  EXPECT_EQ(sim.seen[id].tokens.size(), n_tokens);
   sim.ExpectRequestsAsAlone();
   EXPECT_EQ(sim.stages->mismatches(), 0);
   return {sim.seen[id].token_us.back() - sim.seen[id].token_us.front(), sim.scheduler.Stats()};
@@ -71,9 +72,10 @@ TEST(SchedulerGuesses, RightOnesKeepAllStagesBusy) {
     const Timed plain = RunOne(facts, {}, nullptr);
     const Timed guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
     EXPECT_EQ(plain.stats.guessed_tokens, 0u);
-    EXPECT_GE(guessed.stats.accepted_tokens, 95u);
+    // All but those of a trial without.
+    EXPECT_GE(guessed.stats.accepted_tokens, 75u);
     EXPECT_EQ(guessed.stats.accepted_tokens, guessed.stats.guessed_tokens);
-    EXPECT_LT(guessed.us * n_stages, plain.us * 1.1);
+    EXPECT_LT(guessed.us * n_stages, plain.us * (1.1 + 0.15 * n_stages));
   }
 }
 
@@ -84,9 +86,22 @@ TEST(SchedulerGuesses, WrongOnesCostNoTime) {
     const Timed plain = RunOne(facts, {}, nullptr);
     const Timed guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
     EXPECT_EQ(guessed.stats.accepted_tokens, 0u);
-    EXPECT_GT(guessed.stats.guessed_tokens, 90u);
+    EXPECT_GT(guessed.stats.guessed_tokens, 70u);
     EXPECT_EQ(guessed.us, plain.us);
   }
+}
+
+// Stages on one core compute nothing at the same time: each wrong guess delays a row that is waited
+// for. That is noticed, and tried again now and then.
+TEST(SchedulerGuesses, EndWhereTheyDoNotPay) {
+  const PipelineFacts facts = RewindFacts(2);
+  const FakeCosts costs = {.one_core = true};
+  const Timed plain = RunOne(facts, costs, nullptr, 230);
+  const Timed guessed = RunOne(facts, costs, MakeDrafter(facts, /*is_right=*/false), 230);
+  EXPECT_GT(guessed.us, plain.us);
+  EXPECT_LT(guessed.us, plain.us * 1.2);
+  EXPECT_GT(guessed.stats.guessed_tokens, 10u);
+  EXPECT_LT(guessed.stats.guessed_tokens, 60u);
 }
 
 TEST(SchedulerGuesses, NoneWhereNoStageIsIdleOrTheCacheCannotForget) {
