@@ -4,7 +4,7 @@ Layers that change nothing stand between the small model's own: their attn_outpu
 as wide within their feed-forward block as the large one's: the small model's matrices go on with zeros, the others' are
 random. So drafts are accepted as the small model accepts them, and steps take a large one's time. Needs only Python.
 
-    heavy_model.py SMALL.gguf HEAVY.gguf [BILLIONS]    # of weights: 0.5 unless named, in Q8_0
+    heavy_model.py SMALL.gguf HEAVY.gguf [BILLIONS]    # of weights: 1 unless named, in Q8_0
 """
 
 import os
@@ -165,4 +165,4 @@ def write(small_path, path, n_weights):
 if __name__ == "__main__":
     if len(sys.argv) not in (3, 4):
         sys.exit("usage: heavy_model.py SMALL.gguf HEAVY.gguf [BILLIONS]")
-    write(sys.argv[1], sys.argv[2], float(sys.argv[3] if len(sys.argv) == 4 else 0.5) * 1e9)
+    write(sys.argv[1], sys.argv[2], float(sys.argv[3] if len(sys.argv) == 4 else 1) * 1e9)
