@@ -31,7 +31,7 @@ from serving import figure
 REPEATING = ["The people of the village", "I am", "He had been", "My dear", "The soldiers"]
 PROSE = ["It was a cold morning, and", "In the evening the old man", "The king", "The road to the north", "She said that",
          "A large dog", "When the war was over", "The old captain"]
-LEAD = 160
+LEAD = 128
 STREAMS = 8
 QUOTA_US, PERIOD_US = 1000, 4000
 NETWORK_NAMESPACE = 0x40000000  # CLONE_NEWNET
@@ -196,7 +196,9 @@ class Answer:
                     self.tokens += new
                     self.times += [time.monotonic()] * len(new)
                     self.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
-        self.accepted = usage.get("completion_tokens_details", {}).get("accepted_prediction_tokens", 0)
+        details = usage.get("completion_tokens_details", {})
+        self.accepted = details.get("accepted_prediction_tokens", 0)
+        self.rejected = details.get("rejected_prediction_tokens", 0)
 
 
 def ngram(text, most=8, least=2):
@@ -252,7 +254,7 @@ class Prompts:
         tokens = [self.vocabulary[c] for c in text]
         prompt = [0]
         for i in reversed(range(len(tokens) - 1)):
-            prompt += tokens[max(0, i - 3):i + 1] + [self.vocabulary["Ġthe"]]
+            prompt += tokens[max(0, i - 2):i + 1] + [self.vocabulary["Ġthe"]]
         return {"prompt": prompt, "max_tokens": len(tokens), "guided_choice": [text], "temperature": 0}
 
     def spelled(self, text, letters, n):
@@ -287,7 +289,7 @@ class Row:
     def __init__(self):
         self.drafts, self.plain, self.whole = [], [], []
         self.busy_s, self.plain_s = [], []  # of a step in the slowest stage, with drafts and without
-        self.written = self.accepted = self.offered = self.right = self.differing = 0
+        self.written = self.guessed = self.accepted = self.offered = self.right = self.differing = 0
 
     def ratio(self):
         return statistics.median(self.drafts) / statistics.median(self.plain)
@@ -340,6 +342,7 @@ class Contest:
             row.busy_s.append(slowest(before, cluster.busy()))
             row.drafts.append(speed(drafts))
             row.accepted += sum(a.accepted for a in drafts)
+            row.guessed += sum(a.accepted + a.rejected for a in drafts)
             texts.append(drafts)
         before = cluster.busy()
         plain = cluster.ask(requests, "off")
@@ -378,8 +381,9 @@ class Contest:
                  "- the heavy model wrote the demo model's text, with its log-probabilities"]
         if self.quarter:
             lines.append(f"- on a quarter of a core the whole model takes {figure(self.quarter, 2)} times as long as on a core")
-        heads = ["", "one core", "plain", "with drafts", "of plain", "allowed", "accepted", "slowest stage, ms: plain, with drafts",
-                 "n-grams: right, of guesses, of tokens", "allowed", "texts that differ"]
+        heads = ["", "one core", "plain", "with drafts", "of plain", "allowed by these", "accepted, of guesses, of tokens",
+                 "slowest stage, ms: plain, with drafts", "n-grams: right, of guesses, of tokens", "allowed by these",
+                 "texts that differ"]
         for what in dict.fromkeys(what for what, _ in self.rows):
             lines += ["", f"### {what}", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
             lines += [f"| {WORKLOADS[workload]} | {' | '.join(self.cells(row, workload == 'streams'))} |"
@@ -390,7 +394,8 @@ class Contest:
     def cells(row, is_several):
         def allowed(right):
             return "–" if is_several else f"{row.allowed(right / row.written):.2f}"
-        drafts = [f"{row.ratio():.2f}", allowed(row.accepted), f"{row.accepted} of {row.written}"] if row.drafts else ["–"] * 3
+        drafts = ([f"{row.ratio():.2f}", allowed(row.accepted), f"{row.accepted}, {row.guessed}, {row.written}"]
+                  if row.drafts else ["–"] * 3)
         stage = ", ".join(f"{1000 * statistics.median(s):.1f}" for s in (row.plain_s, row.busy_s) if s)
         return [figure(row.whole), figure(row.plain), figure(row.drafts), *drafts, stage,
                 f"{row.right}, {row.offered}, {row.written}", allowed(row.right), "–" if is_several else f"{row.differing}"]
