@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import statistics
 import string
 import subprocess
@@ -173,6 +174,40 @@ class Cluster:
         shutil.rmtree(self.folder)
 
 
+class Server:
+    """llama-server with the whole model in one process, which computes drafts and the tokens they follow in one batch."""
+
+    def __init__(self, options, cores, words):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self.url, self.errors = f"http://127.0.0.1:{port}", tempfile.TemporaryFile(mode="w+", errors="replace")
+        self.process = subprocess.Popen(
+            ["taskset", "-c", ",".join(map(str, cores)), "llama-server", "-m", options.model, "-t", str(len(cores)), "-c",
+             "1024", "-np", "1", "--host", "127.0.0.1", "--port", str(port), *words],
+            stdout=subprocess.DEVNULL, stderr=self.errors)
+        while self.process.poll() is None:
+            try:
+                urllib.request.urlopen(self.url + "/health", timeout=60).close()
+                return
+            except OSError:
+                time.sleep(0.2)
+        self.errors.seek(0)
+        fail(f"llama-server {' '.join(words)}: {self.errors.read()[-2000:]}")
+
+    def ask(self, request):
+        """Tokens per second, and the drafts accepted."""
+        body = {**request, "n_predict": request["max_tokens"], "ignore_eos": True, "cache_prompt": True}
+        with urllib.request.urlopen(urllib.request.Request(self.url + "/completion", json.dumps(body).encode(), {
+                "Content-Type": "application/json"}), timeout=3600) as answer:
+            timings = json.load(answer)["timings"]
+        return timings["predicted_per_second"], timings.get("draft_n_accepted", 0)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+
+
 class Answer:
     """A streamed completion: its tokens, their log-probabilities, when they came, and the drafts it accepted."""
 
@@ -271,11 +306,9 @@ class Prompts:
 
 
 def speed(answers):
-    """Tokens per second while all answers are being written."""
-    begin, end = max(a.times[0] for a in answers), min(a.times[-1] for a in answers)
-    if begin >= end:
-        fail("a stream ended before another one began: give more --tokens")
-    return sum(sum(begin < t <= end for t in a.times) for a in answers) / (end - begin)
+    """Tokens per second from the first token on. Several streams begin one after the other: a step takes long."""
+    begin = min(a.times[0] for a in answers)
+    return sum(t > begin for a in answers for t in a.times) / (max(a.times[-1] for a in answers) - begin)
 
 
 def slowest(before, after):
@@ -302,7 +335,7 @@ class Row:
 
 class Contest:
     def __init__(self, options):
-        self.options, self.rows, self.quarter = options, {}, []
+        self.options, self.rows, self.quarter, self.servers = options, {}, [], {}
         self.whole = Cluster(options, options.cores[:1])
         self.prompts = Prompts(options, self.whole)
 
@@ -358,9 +391,30 @@ class Contest:
         say(f"{cluster.what}: {workload}: {row.plain[-1]:.1f} tok/s"
             + (f", with drafts {row.drafts[-1]:.1f}" if row.drafts else "") + f", one core {row.whole[-1]:.1f}")
 
+    def serve(self):
+        """Classic speculation on one core and on two: {(title, workload): [(tokens per second, accepted)]}"""
+        o = self.options
+        kinds = {"plain": ["--spec-type", "none"], "n-grams": ["--spec-type", "ngram-simple"]}
+        if o.draft:
+            kinds["draft model"] = ["-md", o.draft, "--spec-type", "draft-simple"]
+        for kind, words in kinds.items():
+            for cores in (o.cores[:1], o.cores):
+                server = Server(o, cores, words)
+                try:
+                    for number in range(o.rounds):
+                        for workload in {"repeats", "prose"} & set(o.workloads):
+                            request, = self.prompts.of(workload, number)
+                            server.ask({**request, "max_tokens": 1})
+                            title = f"{kind}, {len(cores)} core{'s' if len(cores) > 1 else ''}"
+                            self.servers.setdefault((title, workload), []).append(server.ask(request))
+                finally:
+                    server.close()
+
     def run(self):
         o = self.options
         self.check_text()
+        if o.servers:
+            self.serve()
         if 4 in o.stages:
             self.check_quarter()
         for n in o.stages:
@@ -388,6 +442,12 @@ class Contest:
             lines += ["", f"### {what}", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
             lines += [f"| {WORKLOADS[workload]} | {' | '.join(self.cells(row, workload == 'streams'))} |"
                       for (where, workload), row in self.rows.items() if where == what]
+        if self.servers:
+            lines += ["", "### llama-server, the whole model in one process", "", "| | | tokens per second | accepted of tokens |",
+                      "| --- | --- | --- | --- |"]
+        for (title, workload), runs in self.servers.items():
+            lines.append(f"| {title} | {WORKLOADS[workload]} | {figure([speed for speed, _ in runs])} | "
+                         f"{sum(n for _, n in runs)} of {o.tokens * len(runs)} |")
         return "\n".join(lines)
 
     @staticmethod
@@ -414,6 +474,8 @@ def main():
                         "slow: 100 Mbit/s and 10 ms (default fast,slow)")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), metavar="NAME,…", help="default %(default)s")
     parser.add_argument("--mode", default="ngram", help="of strata load --speculate (default ngram)")
+    parser.add_argument("--servers", action="store_true", help="measure llama-server, too, on one core and on all")
+    parser.add_argument("--draft", metavar="FILE", help="a draft model for llama-server")
     parser.add_argument("--cores", default="0,1", metavar="C,C,…", help="cores to use (default 0,1)")
     options = parser.parse_args()
     for name, known in (("links", LINKS), ("workloads", WORKLOADS)):
