@@ -402,7 +402,7 @@ class Contest:
                 server = Server(o, cores, words)
                 try:
                     for number in range(o.rounds):
-                        for workload in {"repeats", "prose"} & set(o.workloads):
+                        for workload in [w for w in o.workloads if w in ("repeats", "prose")]:
                             request, = self.prompts.of(workload, number)
                             server.ask({**request, "max_tokens": 1})
                             title = f"{kind}, {len(cores)} core{'s' if len(cores) > 1 else ''}"
