@@ -369,14 +369,13 @@ class Contest:
         # The prompts are in caches then: decoding is timed.
         for each in (cluster, self.whole):
             each.ask([{**r, "max_tokens": 1} for r in requests], "off")
-        texts, before = [], cluster.busy()
+        drafts, before = [], cluster.busy()
         if o.speculates:
             drafts = cluster.ask(requests, o.mode)
             row.busy_s.append(slowest(before, cluster.busy()))
             row.drafts.append(speed(drafts))
             row.accepted += sum(a.accepted for a in drafts)
             row.guessed += sum(a.accepted + a.rejected for a in drafts)
-            texts.append(drafts)
         before = cluster.busy()
         plain = cluster.ask(requests, "off")
         row.plain_s.append(slowest(before, cluster.busy()))
@@ -387,7 +386,7 @@ class Contest:
         for offered, right in map(predicted, plain):
             row.offered, row.right = row.offered + offered, row.right + right
         if len(requests) == 1:  # of several, rows are computed together and rounded otherwise
-            row.differing += any(t[0].tokens != whole[0].tokens for t in texts + [plain])
+            row.differing += sum(a.tokens != b.tokens for a, b in zip(drafts, plain))
         say(f"{cluster.what}: {workload}: {row.plain[-1]:.1f} tok/s"
             + (f", with drafts {row.drafts[-1]:.1f}" if row.drafts else "") + f", one core {row.whole[-1]:.1f}")
 
@@ -458,7 +457,7 @@ class Contest:
                   if row.drafts else ["–"] * 3)
         stage = ", ".join(f"{1000 * statistics.median(s):.1f}" for s in (row.plain_s, row.busy_s) if s)
         return [figure(row.whole), figure(row.plain), figure(row.drafts), *drafts, stage,
-                f"{row.right}, {row.offered}, {row.written}", allowed(row.right), "–" if is_several else f"{row.differing}"]
+                f"{row.right}, {row.offered}, {row.written}", allowed(row.right), f"{row.differing} of {len(row.drafts)}" if row.drafts and not is_several else "–"]
 
 
 def main():
