@@ -151,17 +151,18 @@ class Cluster:
         return self.each(lambda r: Answer(self.nodes[0][1]["http"], {**body, **r}), requests)
 
     def busy(self):
-        """(seconds that it computed, steps) of each stage so far, in order."""
-        stages = {}
+        """(seconds that it computed and sampled, steps) of each stage so far, in order, as the coordinator's page has it."""
         for number in range(self.n):
-            figures = {}
+            stages = {}
             for line in self.get(number, "/metrics").splitlines():
-                for name in ("busy_seconds", "steps"):
-                    if line.startswith(f"strata_node_stage_{name}_total"):
-                        figures[name] = float(line.split()[-1])
-                        stage = int(line.split('stage="')[1].split('"')[0])
-            stages[stage] = figures["busy_seconds"], figures["steps"]
-        return [stages[stage] for stage in sorted(stages)]
+                name = line.split("{")[0].removeprefix("strata_stage_")
+                if name in ("compute_seconds_total", "sample_seconds_total", "steps_total"):
+                    stage = stages.setdefault(int(line.split('stage="')[1].split('"')[0]), {})
+                    stage[name] = float(line.split()[-1])
+            if stages:
+                return [(s["compute_seconds_total"] + s["sample_seconds_total"], s["steps_total"])
+                        for _, s in sorted(stages.items())]
+        fail(f"{self.what}: /metrics of no node has its stages")
 
     def close(self):
         for node, _ in self.nodes:
