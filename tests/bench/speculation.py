@@ -430,11 +430,11 @@ class Contest:
 
     def report(self):
         o = self.options
-        lines = [machine(o), f"- rounds: {o.rounds}, of {o.tokens} tokens; tokens per second: median (least–most); drafts: "
-                 + (o.mode if o.speculates else "not in this program"),
+        lines = [machine(o), f"- rounds: {o.rounds}, of {o.tokens} tokens; tokens per second: median (least–most); "
+                 f"drafts: {o.mode if o.speculates else 'not in this program'}",
                  "- the heavy model wrote the demo model's text, with its log-probabilities"]
         if self.quarter:
-            lines.append(f"- on a quarter of a core the whole model takes {figure(self.quarter, 2)} times as long as on a core")
+            lines.append(f"- on a quarter of a core the whole model takes {figure(self.quarter, 2)} times as long as on one")
         heads = ["", "one core", "plain", "with drafts", "of plain", "allowed by these", "accepted, of guesses, of tokens",
                  "slowest stage, ms: plain, with drafts", "n-grams: right, of guesses, of tokens", "allowed by these",
                  "texts that differ"]
@@ -443,8 +443,8 @@ class Contest:
             lines += [f"| {WORKLOADS[workload]} | {' | '.join(self.cells(row, workload == 'streams'))} |"
                       for (where, workload), row in self.rows.items() if where == what]
         if self.servers:
-            lines += ["", "### llama-server, the whole model in one process", "", "| | | tokens per second | accepted of tokens |",
-                      "| --- | --- | --- | --- |"]
+            lines += ["", "### llama-server, the whole model in one process", "",
+                      "| | | tokens per second | accepted of tokens |", "| --- | --- | --- | --- |"]
         for (title, workload), runs in self.servers.items():
             lines.append(f"| {title} | {WORKLOADS[workload]} | {figure([speed for speed, _ in runs])} | "
                          f"{sum(n for _, n in runs)} of {o.tokens * len(runs)} |")
@@ -457,8 +457,9 @@ class Contest:
         drafts = ([f"{row.ratio():.2f}", allowed(row.accepted), f"{row.accepted}, {row.guessed}, {row.written}"]
                   if row.drafts else ["–"] * 3)
         stage = ", ".join(f"{1000 * statistics.median(s):.1f}" for s in (row.plain_s, row.busy_s) if s)
+        differing = f"{row.differing} of {len(row.drafts)}" if row.drafts and not is_several else "–"
         return [figure(row.whole), figure(row.plain), figure(row.drafts), *drafts, stage,
-                f"{row.right}, {row.offered}, {row.written}", allowed(row.right), f"{row.differing} of {len(row.drafts)}" if row.drafts and not is_several else "–"]
+                f"{row.right}, {row.offered}, {row.written}", allowed(row.right), differing]
 
 
 def main():
