@@ -25,8 +25,8 @@ void NgramDrafter::Begin(const Sequence& sequence) {
   for (int32_t token : sequence.tokens) text.index->Append(token);
   FindSource(&text);
   // What follows a prompt repeats what was predicted from its beginning on.
-  if (!sequence.prediction.empty())
-    text.source = {.index = text.index, .length = kPredictionLength};
+  if (sequence.prediction.empty()) return;
+  text.source = {.index = text.index, .length = kPredictionLength};
 }
 
 void NgramDrafter::FindSource(Text* text) const {
@@ -61,9 +61,9 @@ std::optional<int32_t> NgramDrafter::Expected(const Text& text, size_t ahead,
     return token == NgramIndex::kSeparator ? std::nullopt : std::optional<int32_t>(token);
   }
   // The text repeats itself up to here: it is expected to repeat the guesses, too.
-  if (source.index != text.index || at - source.index->size() >= guesses.size())
-    return std::nullopt;
-  return guesses[at - source.index->size()];
+  const size_t behind = at - source.index->size();
+  if (source.index != text.index || behind >= guesses.size()) return std::nullopt;
+  return guesses[behind];
 }
 
 void NgramDrafter::Append(uint64_t request, int32_t token) {

@@ -73,9 +73,8 @@ void Scheduler::Impl::AddGuess(Builder* b) {
   });
   for (Request* r : may) {
     const std::optional<int32_t> guess = NextGuess(r);
-    if (!guess || *guess < 0 ||
-        (facts.n_vocab != 0 && static_cast<uint32_t>(*guess) >= facts.n_vocab))
-      continue;
+    if (!guess || *guess < 0) continue;
+    if (facts.n_vocab != 0 && static_cast<uint32_t>(*guess) >= facts.n_vocab) continue;
     const auto position = static_cast<uint32_t>(slots.slot(r->slot).tokens.size());
     b->AddRow(*guess, position, r->slot);
     b->step.add_sample_rows(0);
@@ -98,8 +97,8 @@ void Scheduler::Impl::AddGuess(Builder* b) {
 
 void Scheduler::Impl::ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight,
                                        int64_t now_us) {
-  if (flight.timing.size.rows != 1 || flight.decode_rows != 1 || result.void_rows_size() > 0)
-    return;
+  const bool is_one_row = flight.timing.size.rows == 1 && flight.decode_rows == 1;
+  if (!is_one_row || result.void_rows_size() > 0) return;
   int64_t us = now_us - flight.timing.submitted_us;
   for (const wire::StageTiming& timing : result.timings()) us -= timing.queue_us();
   const auto took_us = static_cast<double>(std::max<int64_t>(us, 1));
