@@ -18,7 +18,6 @@
 #include "node/base/standard_output.h"
 #include "node/cli/hub_commands.h"
 #include "node/cli/json_line.h"
-#include "node/cli/model_list.h"
 #include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
 #include "node/client/model_session.h"
@@ -26,6 +25,7 @@
 #include "node/hub/catalogue.h"
 #include "node/hub/hub_client.h"
 #include "node/hub/local_models.h"
+#include "node/status/model_list.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/text_table.h"
 

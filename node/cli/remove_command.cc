@@ -2,10 +2,6 @@
 
 #include <unistd.h>
 
-#include <filesystem>
-#include <system_error>
-
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -32,17 +28,7 @@ absl::Status CheckUnused(const ModelRemoval& removal, const ClientOptions& optio
     return absl::FailedPreconditionError(absl::StrCat(
         "whether ", removal.name, " is loaded cannot be asked: ", models.status().message()));
   }
-  for (const wire::ModelStatus& model : models->models()) {
-    const bool is_it = absl::c_any_of(removal.files, [&](const std::string& file) {
-      std::error_code error;
-      return std::filesystem::equivalent(file, model.source().path(), error) && !error;
-    });
-    if (is_it) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(removal.name, " is loaded; strata unload ", model.name(), " makes it free"));
-    }
-  }
-  return absl::OkStatus();
+  return CheckNotLoaded(removal, *models);
 }
 
 }  // namespace

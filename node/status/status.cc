@@ -320,8 +320,21 @@ std::string StatusJson(const ClusterSnapshot& report,
                     {"epoch", report.cluster.epoch().counter()},
                     {"nodes", std::move(nodes)},
                     {"models", std::move(stays)},
+                    {"waiting", WaitingNodesJson(report.cluster)},
                     {"problems", ProblemsOf(report, models)}};
   return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+json WaitingNodesJson(const wire::GetClusterResponse& cluster) {
+  json waiting = json::array();
+  for (const wire::WaitingNode& node : cluster.waiting()) {
+    json addresses = json::array();
+    for (const std::string& address : node.addresses()) addresses.push_back(address);
+    waiting.push_back({{"id", absl::BytesToHexString(node.node_id())},
+                       {"name", node.name()},
+                       {"addresses", std::move(addresses)}});
+  }
+  return waiting;
 }
 
 absl::Status RunStatus(const StatusOptions& options) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/models/cluster_snapshot.h"
+#include "nlohmann/json_fwd.hpp"
 #include "node/client/cluster_client.h"
 #include "node/status/status_models.h"
 
@@ -45,5 +46,8 @@ std::string LinkRateText(uint64_t bytes_per_s);
 
 // The text shows at most so many links.
 inline constexpr size_t kLinksShownMax = 40;
+
+// The nodes that wait for a key: [{"id":…,"name":…,"addresses":[…]}, …]. Pure.
+nlohmann::json WaitingNodesJson(const wire::GetClusterResponse& cluster);
 
 }  // namespace strata

@@ -3,6 +3,7 @@ import { useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { call, post } from './api.js';
 import { bytes, Events } from './cluster.js';
+import { Aliases, OnDisk, Pull } from './files.js';
 import { text } from './strings.js';
 
 const words = text.models;
@@ -27,7 +28,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
   };
   const speed = Math.min(...stages.map((stage) => stage.now?.tokens_per_s ?? Infinity));
   return html`<article class="card" aria-label=${model.model}>
-    <h2>${model.model} <span class=${`state ${model.state === 'serving' ? 'good' : model.state === 'failed' ? 'bad' : ''}`}>${words.states[model.state] || model.state}</span></h2>
+    <h2>${model.model} <span class=${`state ${model.state === 'serving' ? 'good' : model.state === 'failed' ? 'bad' : ''}`}>${words.states[model.state] || model.state}</span>${model.pinned && html` <span class="tag">${words.pinned}</span>`}</h2>
     <p class="small">${words.facts(model)}, ${bytes(model.tensor_bytes)}</p>
     ${model.problem && html`<p class="problem">${model.problem}</p>`}
     <dl class="facts">
@@ -80,27 +81,48 @@ export function loadModel(body, setLoad) {
   });
 }
 
-export function Models({ models, cluster, happened, isAdmin, viewOnly, setNote }) {
+// How long a model stays; of POST load.
+const stayBody = (stay) => ({
+  ...(stay.minutes && { keep_alive_ms: Math.round(60000 * Number(stay.minutes)) }),
+  ...(stay.pinned && { pinned: true }),
+});
+
+export function Models({ models, cluster, happened, isAdmin, viewOnly, own, pull, setPull, setNote }) {
   const [path, setPath] = useState('');
+  const [stay, setStay] = useState({ minutes: '', pinned: false });
   const [load, setLoad] = useState(null);
-  const submit = async (event) => {
-    event.preventDefault();
+  const [round, setRound] = useState(0); // of what the nodes have on disk
+  const changed = () => {
+    setRound((n) => n + 1);
+    setTimeout(() => setRound((n) => n + 1), 3000); // nodes look at their folders every two seconds
+  };
+  const run = async (body) => {
     try {
-      const model = await loadModel({ model: path.trim() }, setLoad);
+      const model = await loadModel({ ...body, ...stayBody(stay) }, setLoad);
       setNote((model.was_there ? words.was_there : words.loaded)(model.model));
     } catch (error) {
       setNote(error.message);
     }
     setLoad(null);
   };
+  const submit = (event) => {
+    event.preventDefault();
+    run({ model: path.trim() });
+  };
+  const states = (models || []).map((model) => `${model.id} ${model.state}`).join();
   return html`<h1>${words.heading}</h1>
     ${!models ? html`<p role="status">${text.loading}</p>` : models.length === 0 ? html`<p class="card">${words.none}</p>`
       : models.map((model) => html`<${Model} key=${model.id} model=${model} cluster=${cluster} isAdmin=${isAdmin} setNote=${setNote} />`)}
     ${isAdmin ? html`<form class="card" onSubmit=${submit}><h2>${words.load}</h2>
       <label>${words.path}<input name="path" value=${path} onInput=${(e) => setPath(e.target.value)} spellcheck="false" /></label>
+      <div class="fields"><label>${words.keepFor}<input type="number" min="1" placeholder=${words.keepAlive(0)} value=${stay.minutes} onInput=${(e) => setStay({ ...stay, minutes: e.target.value })} /></label></div>
+      <label class="check"><input type="checkbox" checked=${stay.pinned} onChange=${(e) => setStay({ ...stay, pinned: e.target.checked })} /> ${words.pin}</label>
       <p class="actions"><button class="main" disabled=${!path.trim() || load}>${words.loadButton}</button>
         <a class="button" href=${`#plan?model=${encodeURIComponent(path.trim())}`}>${words.planButton}</a></p>
       ${load && html`<${LoadProgress} load=${load} />`}</form>`
       : html`<p class="small">${viewOnly ? text.login.viewOnly : text.login.needAdmin}</p>`}
+    <${OnDisk} own=${own} round=${`${round} ${states}`} isAdmin=${isAdmin} busy=${load} load=${run} setNote=${setNote} />
+    ${isAdmin && html`<${Pull} pull=${pull} setPull=${setPull} pulled=${changed} setNote=${setNote} />
+    <${Aliases} changed=${changed} setNote=${setNote} />`}
     <${Events} happened=${happened} />`;
 }

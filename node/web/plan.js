@@ -23,23 +23,25 @@ function Result({ plan }) {
 }
 
 export function Plan({ models, cluster, isAdmin, setNote }) {
-  const [form, setForm] = useState({ model: '', ctx: '', seqs: '', objective: 'latency', exclude: '', assign: '' });
+  const [form, setForm] = useState({ model: '', node: '', ctx: '', seqs: '', objective: 'latency', exclude: '', assign: '' });
   const [plan, setPlan] = useState(null);
   const [problem, setProblem] = useState('');
   const [busy, setBusy] = useState(false);
   const [load, setLoad] = useState(null);
-  const set = (name) => (event) => setForm((old) => ({ ...old, [name]: event.target.value }));
+  const set = (name) => (event) => setForm((old) => ({ ...old, ...(name === 'model' && { node: '' }), [name]: event.target.value }));
   useEffect(() => {
     const asked = query();
     setForm((old) => ({
       ...old,
       model: asked.get('model') || old.model || models?.[0]?.model || '',
+      node: asked.get('node') || '',
       exclude: asked.get('without') || old.exclude,
     }));
   }, [Boolean(models)]);
   const body = () => {
     const out = { model: form.model.trim(), objective: form.objective };
     for (const name of ['ctx', 'seqs']) if (form[name]) out[name] = Number(form[name]);
+    if (form.node) out.node = form.node;
     for (const name of ['exclude', 'assign']) if (form[name].trim()) out[name] = form[name].trim();
     return out;
   };

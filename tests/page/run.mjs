@@ -11,7 +11,9 @@ import { chromium } from 'playwright-core';
 const program = process.env.STRATA_PROGRAM;
 export const model = process.env.STRATA_DEMO_MODEL;
 export const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'strata-page-'));
-const env = { ...process.env, STRATA_CONFIG: '', STRATA_KEY_FILE: path.join(folder, 'key') };
+const env = {
+  ...process.env, STRATA_CONFIG: '', STRATA_KEY_FILE: path.join(folder, 'key'), XDG_CACHE_HOME: path.join(folder, 'cache'),
+};
 const nodes = new Set();
 
 export const strata = (...args) => execFileSync(program, args, { env, encoding: 'utf8' });
@@ -47,6 +49,23 @@ export async function startNode(name, peer, options = {}) {
   });
   node.link = () => strata('page', '--data-dir', dir).trim();
   return node;
+}
+
+// A node without a key, which waits until `peer` admits it; resolves when it waits. `code` resolves with its six digits.
+export async function startGuest(name, peer) {
+  const address = `127.0.0.1:${await freePort()}`;
+  const { STRATA_KEY_FILE: _, ...without } = env;
+  const child = spawn(program, ['node', '--listen', address, '--no-mdns', '--name', name, '--peer', peer.address,
+    '--http', `127.0.0.1:${await freePort()}`, '--data-dir', fs.mkdtempSync(path.join(folder, 'node-'))],
+  { env: without, stdio: ['ignore', 'ignore', 'pipe'] });
+  nodes.add(child);
+  const lines = readline.createInterface({ input: child.stderr });
+  const said = (words) => new Promise((resolve) => {
+    lines.on('line', (line) => words.test(line) && resolve(words.exec(line)[1]));
+  });
+  const code = said(/The code is +(\S.*?) +:/);
+  await said(/(waits) to be admitted/);
+  return { address, code };
 }
 
 export async function startBrowser() {
