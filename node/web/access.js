@@ -5,7 +5,7 @@ import { call, get, post } from './api.js';
 import { text } from './strings.js';
 
 const words = text.access;
-const scopes = ['chat', 'view', 'admin'];
+const scopes = Object.keys(words.scope);
 
 function Approve({ waiting, setNote }) {
   const [address, setAddress] = useState('');

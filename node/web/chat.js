@@ -4,6 +4,7 @@ import { marked } from 'marked';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { chat, chatModels } from './api.js';
+import { query } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.chat;
@@ -134,7 +135,7 @@ export function Chat({ connected, models: cluster_models }) {
     chatModels().then((data) => {
       if (gone) return;
       setModels(data.map((model) => model.id));
-      const asked = new URLSearchParams(location.hash.split('?')[1] || '').get('model');
+      const asked = query().get('model');
       setCurrent((old) => (asked || !data.some((model) => model.id === old.model)
         ? { ...old, model: asked || data[0]?.id || '' } : old));
     }, () => {});

@@ -2,20 +2,11 @@
 import { useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { call } from './api.js';
+import { bytes, Events } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.cluster;
 const picture_nodes_max = 16; // more are a list alone
-
-export function bytes(n) {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let i = 0;
-  while (n >= 1024 && i < units.length - 1) {
-    n /= 1024;
-    i += 1;
-  }
-  return `${i === 0 || n >= 100 ? n.toFixed(0) : n.toFixed(1)} ${units[i]}`;
-}
 
 const rate = (bytes_per_s) => (bytes_per_s * 8 < 2e9
   ? `${((bytes_per_s * 8) / 1e6).toFixed(0)} Mbit/s` : `${((bytes_per_s * 8) / 1e9).toFixed(1)} Gbit/s`);
@@ -120,15 +111,6 @@ function Picture({ cluster, links }) {
       <text x=${at[i][0]} y=${at[i][1] + 34}>${node.name.length > 18 ? `${node.name.slice(0, 17)}…` : node.name}</text>
     </g>`)}
   </svg>`;
-}
-
-export function Events({ happened }) {
-  return html`<section class="card" aria-labelledby="happened"><h2 id="happened">${text.events.heading}</h2>
-    ${happened.length === 0 ? html`<p class="small">${text.events.none}</p>` : html`<ol class="events">
-      ${happened.map((event) => html`<li key=${`${event.at_ms}${event.kind}${event.node || event.model}`}>
-        <time datetime=${new Date(event.at_ms).toISOString()}>${new Date(event.at_ms).toLocaleTimeString()}</time>
-        ${' '}${text.events[event.kind]?.(event) || event.kind}</li>`)}</ol>`}
-  </section>`;
 }
 
 export function Cluster({ cluster, models, happened, isAdmin, viewOnly, setNote }) {

@@ -2,7 +2,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { call, get, post } from './api.js';
-import { bytes } from './cluster.js';
+import { bytes, Progress } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.files;
@@ -12,22 +12,20 @@ const places = (model) => model.nodes.map((copy) => words.place(copy)).join(', '
 // The copy that Strata has fetched to the node of this page, which alone may remove it.
 const removable = (model, own) => model.nodes.find((copy) => copy.node === own && copy.place === 'Strata');
 
-// `round`: grows when the list may have changed. `load(model)`: loads a file.
-export function OnDisk({ own, round, isAdmin, busy, load, setNote }) {
+// `round`: differs when the list may have changed, as after changed(). `load(model)`: loads a file.
+export function OnDisk({ own, round, changed, isAdmin, busy, load, setNote }) {
   const [files, setFiles] = useState(null);
-  const [removed, setRemoved] = useState(0);
   useEffect(() => {
     let wanted = true;
     get('/files').then((list) => wanted && setFiles(list), (error) => wanted && setNote(error.message));
     return () => { wanted = false; };
-  }, [round, removed]);
+  }, [round]);
   const remove = async (model, copy) => {
     if (!confirm(words.removeSure(model.name, bytes(model.bytes)))) return;
     try {
       const done = await post('/files/remove', { model: copy.path });
       setNote(words.removed(done.removed, bytes(done.freed_bytes)));
-      setFiles({ ...files, models: files.models.filter((each) => each !== model) });
-      setTimeout(() => setRemoved((n) => n + 1), 3000); // nodes look at their folders every two seconds
+      changed();
     } catch (error) {
       setNote(error.message);
     }
@@ -93,8 +91,7 @@ export function Pull({ pull, setPull, pulled, setNote }) {
     <datalist id="catalogue">${catalogue.map((model) => html`<option key=${model.name} value=${model.name}>${words.about(model.model, bytes(model.bytes_about))}</option>`)}</datalist>
     <p class="actions"><button class="main" disabled=${!name.trim() || pull}>${words.pull}</button>
       <button type="button" disabled=${!name.trim() || searching} onClick=${search}>${words.search}</button></p>
-    ${pull && html`<div role="status"><label class="progress">${pull.file || pull.name}
-        <progress max="1" value=${pull.total ? pull.done / pull.total : undefined}></progress> ${pull.total ? `${bytes(pull.done)} / ${bytes(pull.total)}` : ''}</label>
+    ${pull && html`<div role="status"><${Progress} label=${pull.file || pull.name} done=${pull.done} total=${pull.total} />
       ${pull.note && html`<p class="small">${pull.note}</p>`}</div>
       <p class="actions"><button type="button" onClick=${pull.stop}>${words.stop}</button></p>`}
     ${found && (found.length === 0 ? html`<p class="small" role="status">${words.nothing}</p>` : html`<ul class="rows" aria-label=${words.found}>${found.map((model) => html`

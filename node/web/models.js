@@ -1,9 +1,9 @@
 // The loaded models: where their layers are, what they do, and how to load and unload one.
 import { useState } from 'preact/hooks';
 import { html } from 'htm/preact';
-import { call, post } from './api.js';
-import { bytes, Events } from './cluster.js';
+import { post } from './api.js';
 import { Aliases, OnDisk, Pull } from './files.js';
+import { bytes, Events, Layers, LoadProgress, useLoad } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.models;
@@ -37,8 +37,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
       <div><dt>${words.speedLabel}</dt><dd>${Number.isFinite(speed) ? words.speed(speed) : '–'}</dd></div>
       <div><dt>${words.idleLabel}</dt><dd>${words.keepAlive(model.keep_alive_ms)}</dd></div>
     </dl>
-    <div class="layers" aria-hidden="true">${stages.map((stage, i) => html`
-      <span key=${i} class=${`layer l${i % 6}`} style=${{ flexGrow: stage.layers[1] - stage.layers[0] }}>${stage.node} ${stage.layers[0]}–${stage.layers[1] - 1}</span>`)}</div>
+    <${Layers} stages=${stages} />
     <div class="scroll"><table><caption class="hidden">${words.stages(model.model)}</caption>
       <thead><tr><th>${words.stage}</th><th>${words.node}</th><th>${words.device}</th><th>${words.layers}</th><th>${words.weights}</th><th>${words.kv}</th><th>${words.busy}</th><th>${words.tokens}</th><th>${words.wire}</th></tr></thead>
       <tbody>${stages.map((stage, i) => html`<tr key=${i}>
@@ -55,32 +54,6 @@ function Model({ model, cluster, isAdmin, setNote }) {
   </article>`;
 }
 
-// A load's stages with their bytes; `load`: { stages, bytes: { stage: [done, total] } }.
-export function LoadProgress({ load }) {
-  return html`<div role="status">
-    ${load.note && html`<p class="small">${load.note}</p>`}
-    ${load.stages.map((stage, i) => {
-      const [done, total] = load.bytes[i] || [0, 0];
-      const label = words.progress(stage.node, stage.layers[0], stage.layers[1] - 1);
-      return html`<label key=${i} class="progress">${label} <progress max="1" value=${total ? done / total : undefined}></progress> ${total ? `${bytes(done)} / ${bytes(total)}` : ''}</label>`;
-    })}</div>`;
-}
-
-// Loads with a state for LoadProgress; returns the model.
-export function loadModel(body, setLoad) {
-  const load = { note: '', stages: [], bytes: {} };
-  setLoad({ ...load });
-  return call('/load', body, (type, value) => {
-    if (type === 'note') load.note = value.note;
-    if (type === 'placed') {
-      load.stages = value.stages;
-      load.bytes = {};
-    }
-    if (type === 'progress') load.bytes[value.stage] = [value.bytes_done, value.bytes_total];
-    setLoad({ ...load });
-  });
-}
-
 // How long a model stays; of POST load.
 const stayBody = (stay) => ({
   ...(stay.minutes && { keep_alive_ms: Math.round(60000 * Number(stay.minutes)) }),
@@ -90,21 +63,10 @@ const stayBody = (stay) => ({
 export function Models({ models, cluster, happened, isAdmin, viewOnly, own, pull, setPull, setNote }) {
   const [path, setPath] = useState('');
   const [stay, setStay] = useState({ minutes: '', pinned: false });
-  const [load, setLoad] = useState(null);
+  const [load, loadModel] = useLoad(setNote);
   const [round, setRound] = useState(0); // of what the nodes have on disk
-  const changed = () => {
-    setRound((n) => n + 1);
-    setTimeout(() => setRound((n) => n + 1), 3000); // nodes look at their folders every two seconds
-  };
-  const run = async (body) => {
-    try {
-      const model = await loadModel({ ...body, ...stayBody(stay) }, setLoad);
-      setNote((model.was_there ? words.was_there : words.loaded)(model.model));
-    } catch (error) {
-      setNote(error.message);
-    }
-    setLoad(null);
-  };
+  const changed = () => setRound((n) => n + 1);
+  const run = (body) => loadModel({ ...body, ...stayBody(stay) });
   const submit = (event) => {
     event.preventDefault();
     run({ model: path.trim() });
@@ -121,7 +83,7 @@ export function Models({ models, cluster, happened, isAdmin, viewOnly, own, pull
         <a class="button" href=${`#plan?model=${encodeURIComponent(path.trim())}`}>${words.planButton}</a></p>
       ${load && html`<${LoadProgress} load=${load} />`}</form>`
       : html`<p class="small">${viewOnly ? text.login.viewOnly : text.login.needAdmin}</p>`}
-    <${OnDisk} own=${own} round=${`${round} ${states}`} isAdmin=${isAdmin} busy=${load} load=${run} setNote=${setNote} />
+    <${OnDisk} own=${own} round=${`${round} ${states}`} changed=${changed} isAdmin=${isAdmin} busy=${load} load=${run} setNote=${setNote} />
     ${isAdmin && html`<${Pull} pull=${pull} setPull=${setPull} pulled=${changed} setNote=${setNote} />
     <${Aliases} changed=${changed} setNote=${setNote} />`}
     <${Events} happened=${happened} />`;
