@@ -1,6 +1,7 @@
 // The things that a client of the HTTP API may do. Pure.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@ enum class ApiScope {
   kView,   // see the cluster
   kAdmin,  // change it: load, unload, drain
 };
+inline constexpr std::array kApiScopes = {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin};
 
 struct ApiScopes {
   bool chat = false;

@@ -17,7 +17,10 @@
 #include "node/api/server_sent_events.h"
 #include "node/control/access_operations.h"
 #include "node/control/file_operations.h"
+#include "node/doctor/doctor.h"
+#include "node/doctor/doctor_collect.h"
 #include "node/status/model_json.h"
+#include "transport/base/own_program.h"
 #include "transport/base/version.h"
 #include "transport/base/wall_clock.h"
 
@@ -117,6 +120,14 @@ ControlOperations ControlApi::AllOperations() {
        {},
        kEventsType,
        by(&ControlApi::WatchEvents)},
+      {"GET",
+       "/doctor",
+       ApiScope::kAdmin,
+       "What is wrong with the nodes and the links between them, and what to do, as strata doctor "
+       "--json prints it; takes some seconds",
+       {},
+       kJsonType,
+       by(&ControlApi::Examine)},
       {"POST", "/plan", ApiScope::kView,
        "How a model would be shared, as strata plan --json "
        "prints it; only an admin may name files",
@@ -143,21 +154,12 @@ ControlOperations ControlApi::AllOperations() {
 ApiRoutes ControlApi::Routes() {
   ApiRoutes routes;
   for (const ControlOperation& operation : operations_) {
-    ApiRoute route = {.method = operation.method,
+    routes.push_back({.method = operation.method,
                       .path = absl::StrCat(kPrefix, operation.path),
                       .is_public = operation.is_public,
                       .scope = operation.scope,
-                      .error_form = OpenAiError};
-    route.handle = [run = operation.run](const SharedExchange& exchange) {
-      // Without an origin, which is checked, a browser sends this for images and the like.
-      if (exchange->http.Header("origin").empty() &&
-          exchange->http.Header("sec-fetch-site") == "cross-site") {
-        exchange->Fail(403, "pages of other sites may not use this API");
-        return;
-      }
-      run(exchange);
-    };
-    routes.push_back(std::move(route));
+                      .error_form = OpenAiError,
+                      .handle = operation.run});
   }
   return routes;
 }
@@ -212,7 +214,7 @@ void ControlApi::Describe(const SharedExchange& exchange) { AnswerJson(exchange,
 
 void ControlApi::ShowSession(const SharedExchange& exchange) {
   Json scopes = Json::array();
-  for (const ApiScope scope : {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin}) {
+  for (const ApiScope scope : kApiScopes) {
     if (scope == ApiScope::kAdmin && view_only_) continue;
     if (exchange->scopes.Has(scope)) scopes.push_back(ApiScopeName(scope));
   }
@@ -238,7 +240,7 @@ void ControlApi::ShowCluster(const SharedExchange& exchange) {
   const absl::Status status =
       feed_.Look([exchange](const absl::StatusOr<ClusterFeed::StateJson>& json) {
         if (!json.ok()) return FailWith(exchange, json.status());
-        AnswerText(exchange, json->cluster);
+        AnswerJson(exchange, json->cluster);
       });
   if (!status.ok()) FailWith(exchange, status);
 }
@@ -248,7 +250,7 @@ void ControlApi::ShowModels(const SharedExchange& exchange) {
       feed_.Look([exchange](const absl::StatusOr<ClusterFeed::StateJson>& json) {
         const absl::Status known = json.ok() ? json->models.status() : json.status();
         if (!known.ok()) return FailWith(exchange, known);
-        AnswerText(exchange, *json->models);
+        AnswerJson(exchange, *json->models);
       });
   if (!status.ok()) FailWith(exchange, status);
 }
@@ -257,6 +259,19 @@ void ControlApi::WatchEvents(const SharedExchange& exchange) {
   const absl::Status status = feed_.Watch(exchange->http.Header("last-event-id"),
                                           PrivateResponse(EventStream()), exchange->responder);
   if (!status.ok()) FailWith(exchange, status);
+}
+
+void ControlApi::Examine(const SharedExchange& exchange) {
+  context_.Start(exchange, [this](const SharedExchange& to, CoordinatorClient*) {
+    // The process has its node's key already.
+    const auto facts = CollectFacts({.client = {.node = context_.node.address,
+                                                .data_dir = context_.node.data_dir,
+                                                .key = {.open = true}},
+                                     .program = OwnProgram(),
+                                     .target = ""});
+    if (!facts.ok()) return FailWith(to, facts.status());
+    AnswerText(to, DoctorJson(Diagnose(*facts)));
+  });
 }
 
 void ControlApi::Plan(const SharedExchange& exchange) {

@@ -32,6 +32,7 @@ class ControlApi {
   void ShowCluster(const SharedExchange& exchange);
   void ShowModels(const SharedExchange& exchange);
   void WatchEvents(const SharedExchange& exchange);
+  void Examine(const SharedExchange& exchange);
   void Plan(const SharedExchange& exchange);
   void Load(const SharedExchange& exchange);
   void Unload(const SharedExchange& exchange);

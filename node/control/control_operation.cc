@@ -41,8 +41,6 @@ void FailWith(const SharedExchange& exchange, const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kAlreadyExists:
       return exchange->Fail(409, status.message());
-    case absl::StatusCode::kPermissionDenied:
-      return exchange->Fail(403, status.message());
     default:
       return exchange->Fail(status);
   }

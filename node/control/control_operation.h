@@ -31,6 +31,8 @@ struct ControlNode {
   std::string address;   // host:port of its services
   std::string data_dir;  // empty: it stores nothing
   KeyOptions key;        // where the cluster's key is
+  // Called when files of models, or their aliases, have changed on this node. Any thread.
+  std::function<void()> on_files_changed;
 };
 
 // Shared by all operations, which it outlives.

@@ -81,7 +81,7 @@ inline constexpr std::array kRemoveNodeFields = {
     ControlField{"now", "boolean", "Without waiting until its layers are on other nodes"}};
 inline constexpr std::array kNewTokenFields = {
     ControlField{"name", "string", "Who or what will use it: letters, digits and -_.@", true},
-    ControlField{"scopes", "string", "chat, view, admin, with commas; absent: chat"},
+    ControlField{"scopes", "string", "As strata token new --scope takes them; absent: chat"},
     ControlField{"days", "integer", "Days until it expires; absent: never"}};
 inline constexpr std::array kRevokeTokenFields = {
     ControlField{"name", "string", "A token's name", true}};

@@ -56,18 +56,21 @@ void ListFiles(ControlContext* context, const SharedExchange& exchange) {
 void RemoveFile(ControlContext* context, const SharedExchange& exchange) {
   const auto model = ParseText(exchange->TakeBody(), kRemoveFileFields);
   if (!model.ok()) return FailWith(exchange, model.status());
-  context->Start(exchange, [model = *model](const SharedExchange& to, CoordinatorClient* client) {
-    const ModelFolders folders = ModelFoldersFromEnvironment();
-    const auto removal = FindRemoval(folders, model);
-    if (!removal.ok()) return FailWith(to, removal.status());
-    const auto loaded = client->ListModels();
-    if (!loaded.ok()) return FailWith(to, loaded.status());
-    if (auto s = CheckNotLoaded(*removal, *loaded); !s.ok()) return FailWith(to, s);
-    if (auto s = RemoveModel(folders, *removal); !s.ok()) return FailWith(to, s);
-    AnswerJson(to, {{"removed", removal->name},
-                    {"files", removal->files},
-                    {"freed_bytes", removal->freed_bytes}});
-  });
+  context->Start(exchange,
+                 [context, model = *model](const SharedExchange& to, CoordinatorClient* client) {
+                   const ModelFolders folders = ModelFoldersFromEnvironment();
+                   const auto removal = FindRemoval(folders, model);
+                   if (!removal.ok()) return FailWith(to, removal.status());
+                   const auto loaded = client->ListModels();
+                   if (!loaded.ok()) return FailWith(to, loaded.status());
+                   if (auto s = CheckNotLoaded(*removal, *loaded); !s.ok()) return FailWith(to, s);
+                   const absl::Status removed = RemoveModel(folders, *removal);
+                   context->node.on_files_changed();
+                   if (!removed.ok()) return FailWith(to, removed);
+                   AnswerJson(to, {{"removed", removal->name},
+                                   {"files", removal->files},
+                                   {"freed_bytes", removal->freed_bytes}});
+                 });
 }
 
 absl::StatusOr<std::string> AliasFolder(const ControlContext& context) {
@@ -89,10 +92,11 @@ void NewAlias(ControlContext* context, const SharedExchange& exchange) {
   if (!alias.ok()) return FailWith(exchange, alias.status());
   const auto folder = AliasFolder(*context);
   if (!folder.ok()) return FailWith(exchange, folder.status());
-  context->Start(exchange, [folder = *folder, alias = *std::move(alias)](
+  context->Start(exchange, [context, folder = *folder, alias = *std::move(alias)](
                                const SharedExchange& to, CoordinatorClient* client) {
     const auto target = GiveAlias(folder, alias, client, LogNote);
     if (!target.ok()) return FailWith(to, target.status());
+    context->node.on_files_changed();
     AnswerJson(to, {{"alias", alias.name}, {"model", *target}});
   });
 }
@@ -103,6 +107,7 @@ void DropAlias(ControlContext* context, const SharedExchange& exchange) {
   const auto folder = AliasFolder(*context);
   if (!folder.ok()) return FailWith(exchange, folder.status());
   if (auto s = RemoveAlias(*folder, *alias, LogNote); !s.ok()) return FailWith(exchange, s);
+  context->node.on_files_changed();
   AnswerJson(exchange, {{"removed", *alias}});
 }
 
@@ -169,6 +174,7 @@ void PullByName(ControlContext* context, const SharedExchange& exchange) {
     };
     const auto pulled = Pull(source, options);
     if (!pulled.ok()) return stream.End(pulled.status(), {});
+    context->node.on_files_changed();
     stream.End(absl::OkStatus(), {{"name", pulled->name},
                                   {"path", pulled->path},
                                   {"quant", pulled->quant},

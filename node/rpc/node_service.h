@@ -73,6 +73,10 @@ class NodeService final : public wire::Node::CallbackService {
                                        const wire::DetokenizeRequest* request,
                                        wire::DetokenizeResponse* response) override;
 
+  // Looks at the folders of models again at the next ListLocalModels(): something in them has
+  // changed. Any thread.
+  void ForgetLocalModels() { local_models_.Forget(); }
+
  private:
   // `address` with the host by which this node reaches the node with that id, where known. Loop.
   std::string Reroute(const std::string& address, const std::string& node_id) const;

@@ -117,6 +117,10 @@ function App({ linkProblem }) {
     viewOnly: Boolean(who?.view_only),
     connected,
   };
+  // Nodes of one cluster mostly have their pages at the same port.
+  const others = connected === false && cluster ? cluster.nodes.filter((node) => node.state === 'alive')
+    .map((node) => ({ name: node.name, host: node.address.replace(/:\d+$/, '') }))
+    .filter(({ host }) => host && host !== location.hostname) : [];
   const needsToken = who && scopes.length === 0;
   const View = views[view];
   return html`
@@ -133,6 +137,8 @@ function App({ linkProblem }) {
       ${session.token && html`<button onClick=${() => login('')}>${text.login.logout}</button>`}
     </header>
     <main id="content" tabindex="-1">
+      ${others.length > 0 && html`<p class="note" role="status">${text.otherPages} ${others.map(({ name, host }) => html`
+        <a key=${host} href=${`${location.protocol}//${host}${location.port && `:${location.port}`}/#${view}`}>${name}</a> `)}</p>`}
       ${note && html`<p class="note" role="status">${note} <button onClick=${() => setNote('')} aria-label=${text.cancel}>×</button></p>`}
       ${needsToken ? html`<${Login} onToken=${login} wrong=${refused} />`
         : who?.chatOnly && view !== 'chat' ? html`<p class="card">${text.login.chatOnly}</p>`

@@ -81,6 +81,45 @@ test('chats, and keeps the conversation', async () => {
 });
 
 const show = (view) => page.getByRole('navigation').getByRole('link', { name: view }).click();
+const loaded = async () => (await (await fetch(`${kitchen.http}/api/strata/v1/models`)).json()).models[0];
+
+test('drains a node, which takes layers again when it is told', async () => {
+  await show('Cluster');
+  const card = page.getByRole('article', { name: 'kitchen' });
+  await card.getByRole('button', { name: 'Drain' }).click();
+  await page.getByText('kitchen has no layers any more.').waitFor({ timeout: 60000 });
+  assert.deepEqual((await loaded()).stages.map((stage) => stage.node), [hostile]);
+  await card.getByRole('button', { name: 'Take layers again' }).click();
+  await page.getByText('kitchen takes layers again').waitFor();
+});
+
+test('an answer goes on when the node that computes it is killed', async () => {
+  await show('Chat');
+  await page.getByRole('button', { name: 'New' }).click();
+  await page.waitForFunction(() => document.querySelector('.talk select')?.value);
+  await page.getByText('Settings').click();
+  await page.getByLabel('JSON Schema').fill(JSON.stringify({ type: 'array', minItems: 180, maxItems: 180, items: { const: 'sea' } }));
+  await page.getByLabel('Message').fill('The old captain');
+  await page.keyboard.press('Enter');
+  const answer = page.locator('.message.assistant .markdown');
+  await answer.getByText('sea').first().waitFor();
+  await attic.stop('SIGKILL');
+  assert.ok(await page.getByRole('button', { name: 'Stop' }).isVisible()); // in the middle of the answer
+  await page.getByRole('button', { name: 'Ask again' }).waitFor({ timeout: 60000 });
+  assert.deepEqual(JSON.parse(await answer.innerText()), Array(180).fill('sea'));
+  assert.deepEqual((await loaded()).stages.map((stage) => stage.node), ['kitchen']);
+  attic = await startNode(hostile, kitchen, { dir: attic.dir });
+  await show('Models');
+  await page.getByText('recovered in').waitFor();
+});
+
+test('says what is wrong, with what to do', async () => {
+  await show('Cluster');
+  await page.getByRole('button', { name: 'Examine' }).click();
+  const doctor = page.getByRole('region', { name: 'Doctor' });
+  await doctor.locator('li, .good').first().waitFor({ timeout: 60000 });
+  assert.deepEqual(await barriers(page), []);
+});
 
 test('admits a node once both show the same digits', async () => {
   const cellar = await startGuest('cellar', kitchen);
@@ -186,7 +225,7 @@ test('fetches a model, gives it a name, loads it to stay a while, and deletes it
   await page.getByLabel('Unload after').fill('90');
   await page.getByLabel('Pinned').check();
   await row.getByRole('button', { name: 'Load' }).click();
-  const card = page.getByRole('article', { name: 'fetched' });
+  const card = page.getByRole('article', { name: 'Strata demo' });
   await card.getByText('5400 s without a request').waitFor({ timeout: 60000 });
   await card.getByText('pinned').waitFor();
   await row.getByText('loaded').waitFor();

@@ -11,9 +11,7 @@ import { chromium } from 'playwright-core';
 const program = process.env.STRATA_PROGRAM;
 export const model = process.env.STRATA_DEMO_MODEL;
 export const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'strata-page-'));
-const env = {
-  ...process.env, STRATA_CONFIG: '', STRATA_KEY_FILE: path.join(folder, 'key'), XDG_CACHE_HOME: path.join(folder, 'cache'),
-};
+const env = { ...process.env, STRATA_CONFIG: '', STRATA_KEY_FILE: path.join(folder, 'key') };
 const nodes = new Set();
 
 export const strata = (...args) => execFileSync(program, args, { env, encoding: 'utf8' });
@@ -35,7 +33,8 @@ export async function startNode(name, peer, options = {}) {
   const http = options.http || (await freePort());
   const args = ['node', '--listen', `127.0.0.1:${options.port || 0}`, '--no-mdns', '--name', name, '--data-dir', dir,
     '--http', `127.0.0.1:${http}`, ...(peer ? ['--peer', peer.address] : []), ...(options.args || [])];
-  const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', options.stderr || 'ignore'] });
+  const own = { ...env, XDG_CACHE_HOME: path.join(dir, 'cache') }; // another machine has other files
+  const child = spawn(program, args, { env: own, stdio: ['ignore', 'pipe', options.stderr || 'ignore'] });
   nodes.add(child);
   const lines = readline.createInterface({ input: child.stdout });
   const ready = await new Promise((resolve, reject) => {
@@ -55,9 +54,10 @@ export async function startNode(name, peer, options = {}) {
 export async function startGuest(name, peer) {
   const address = `127.0.0.1:${await freePort()}`;
   const { STRATA_KEY_FILE: _, ...without } = env;
+  const dir = fs.mkdtempSync(path.join(folder, 'node-'));
   const child = spawn(program, ['node', '--listen', address, '--no-mdns', '--name', name, '--peer', peer.address,
-    '--http', `127.0.0.1:${await freePort()}`, '--data-dir', fs.mkdtempSync(path.join(folder, 'node-'))],
-  { env: without, stdio: ['ignore', 'ignore', 'pipe'] });
+    '--http', `127.0.0.1:${await freePort()}`, '--data-dir', dir],
+  { env: { ...without, XDG_CACHE_HOME: path.join(dir, 'cache') }, stdio: ['ignore', 'ignore', 'pipe'] });
   nodes.add(child);
   const lines = readline.createInterface({ input: child.stderr });
   const said = (words) => new Promise((resolve) => {
