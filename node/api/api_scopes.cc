@@ -1,5 +1,7 @@
 #include "node/api/api_scopes.h"
 
+#include <array>
+#include <iterator>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -10,6 +12,8 @@
 
 namespace strata {
 namespace {
+
+constexpr std::array kApiScopes = {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin};
 
 bool& PartOf(ApiScopes* scopes, ApiScope scope) {
   switch (scope) {

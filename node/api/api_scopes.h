@@ -1,7 +1,6 @@
 // The things that a client of the HTTP API may do. Pure.
 #pragma once
 
-#include <array>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,7 +13,6 @@ enum class ApiScope {
   kView,   // see the cluster
   kAdmin,  // change it: load, unload, drain
 };
-inline constexpr std::array kApiScopes = {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin};
 
 struct ApiScopes {
   bool chat = false;

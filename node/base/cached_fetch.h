@@ -58,13 +58,6 @@ class CachedFetch {
     std::move(done)(now);
   }
 
-  // Get() gives no value any more whose fetch has begun before.
-  void Forget() {
-    absl::MutexLock lock(mu_);
-    value_ = absl::UnavailableError("not fetched yet");
-    forgotten_at_ = SteadyTime::Now();
-  }
-
   // Fails all waiting and future calls. Any number of times.
   void Stop() {
     absl::MutexLock lock(mu_);
@@ -92,10 +85,8 @@ class CachedFetch {
       const absl::StatusOr<T> value = stopping ? absl::StatusOr<T>(Stopping()) : fetch_();
       if (value.ok()) {
         absl::MutexLock lock(mu_);
-        if (at > forgotten_at_) {
-          value_ = value;
-          fetched_at_ = at;
-        }
+        value_ = value;
+        fetched_at_ = at;
       }
       for (Done& done : callbacks) std::move(done)(value);
       if (stopping) return;
@@ -109,7 +100,6 @@ class CachedFetch {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::StatusOr<T> value_ ABSL_GUARDED_BY(mu_) = absl::UnavailableError("not fetched yet");
   SteadyTime fetched_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
-  SteadyTime forgotten_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
   std::vector<Done> waiting_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;  // last: uses the others

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
@@ -213,14 +214,13 @@ Json ControlApi::OpenApi() const {
 void ControlApi::Describe(const SharedExchange& exchange) { AnswerJson(exchange, OpenApi()); }
 
 void ControlApi::ShowSession(const SharedExchange& exchange) {
-  Json scopes = Json::array();
-  for (const ApiScope scope : kApiScopes) {
-    if (scope == ApiScope::kAdmin && view_only_) continue;
-    if (exchange->scopes.Has(scope)) scopes.push_back(ApiScopeName(scope));
-  }
+  const auto has = [&exchange](ApiScope scope) { return exchange->scopes.Has(scope); };
+  const std::string scopes = ApiScopesText({.chat = has(ApiScope::kChat),
+                                            .view = has(ApiScope::kView),
+                                            .admin = has(ApiScope::kAdmin) && !view_only_});
   AnswerJson(exchange, {{"node", {{"id", context_.node.id}, {"name", context_.node.name}}},
                         {"version", LocalVersions().strata()},
-                        {"scopes", std::move(scopes)},
+                        {"scopes", std::vector<std::string>(absl::StrSplit(scopes, ',', absl::SkipEmpty()))},
                         {"view_only", view_only_}});
 }
 

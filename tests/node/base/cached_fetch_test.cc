@@ -36,21 +36,6 @@ TEST(CachedFetch, FetchesAgainWhatIsTooOld) {
   EXPECT_THAT(Await(&value, -absl::Seconds(1)), IsOkAndHolds(2));
 }
 
-TEST(CachedFetch, FetchesAgainWhatIsForgotten) {
-  int fetches = 0;
-  CachedFetch<int>* self = nullptr;
-  CachedFetch<int> value({.waiting_max = 1}, [&] {
-    if (++fetches == 2) self->Forget();  // meanwhile
-    return fetches;
-  });
-  self = &value;
-  EXPECT_THAT(Await(&value, absl::InfiniteDuration()), IsOkAndHolds(1));
-  value.Forget();
-  EXPECT_THAT(Await(&value, absl::InfiniteDuration()), IsOkAndHolds(2));
-  EXPECT_THAT(Await(&value, absl::InfiniteDuration()), IsOkAndHolds(3));
-  EXPECT_THAT(Await(&value, absl::InfiniteDuration()), IsOkAndHolds(3));
-}
-
 TEST(CachedFetch, DoesNotKeepAnError) {
   bool fails = true;
   CachedFetch<int> value({.waiting_max = 1}, [&]() -> absl::StatusOr<int> {
