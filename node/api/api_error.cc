@@ -22,6 +22,8 @@ int HttpStatusOf(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kOutOfRange:
       return 400;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
     case absl::StatusCode::kNotFound:
       return 404;
     case absl::StatusCode::kResourceExhausted:

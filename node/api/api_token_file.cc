@@ -178,6 +178,21 @@ void ForgetExpired(absl::Time now, Tokens* tokens) {
 
 }  // namespace
 
+nlohmann::json ApiTokenJson(const ApiToken& token, absl::Time now) {
+  Json json = {{"name", token.name},
+               {"created", absl::ToUnixSeconds(token.created)},
+               {"expired", token.limits.expires <= now},
+               {"scopes", ApiScopesText(token.scopes)}};
+  if (token.limits.expires < absl::InfiniteFuture()) {
+    json["expires"] = absl::ToUnixSeconds(token.limits.expires);
+  }
+  if (token.limits.requests_per_minute > 0) {
+    json["requests_per_minute"] = token.limits.requests_per_minute;
+  }
+  if (token.limits.streams_max > 0) json["streams_max"] = token.limits.streams_max;
+  return json;
+}
+
 absl::StatusOr<std::string> ApiTokenHash(absl::string_view text) {
   const absl::StatusOr<SecretBytes> bytes = SecretFromText(kKind, text);
   if (!bytes.ok()) return bytes.status();

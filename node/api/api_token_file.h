@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "nlohmann/json_fwd.hpp"
 #include "node/api/api_scopes.h"
 #include "transport/base/wall_clock.h"
 #include "transport/security/secret.h"
@@ -55,6 +56,9 @@ struct ApiToken {
 
 // The hash of a token's text as a client sends it. kInvalidArgument: `text` is not a token.
 absl::StatusOr<std::string> ApiTokenHash(absl::string_view text);
+
+// What people may see of it, at `now`.
+nlohmann::json ApiTokenJson(const ApiToken& token, absl::Time now);
 
 // kInvalidArgument for anything but what FormatApiTokens() makes.
 absl::StatusOr<std::vector<ApiToken>> ParseApiTokens(absl::string_view bytes);

@@ -163,7 +163,10 @@ absl::Status CheckBrowser(const HttpRequest& request, const BrowserPolicy& polic
   return absl::OkStatus();
 }
 
-absl::Status CheckHost(const HttpRequest& request, const BrowserPolicy& policy) {
+absl::Status CheckOpenAccess(const HttpRequest& request, const BrowserPolicy& policy) {
+  if (request.Header("origin").empty() && request.Header("sec-fetch-site") == "cross-site") {
+    return absl::PermissionDeniedError("pages of other sites may not use this API");
+  }
   const std::string host = HostOf(request.Header("host"));
   if (host.empty() || IsNumericHost(host) || IsOwnName(host, policy)) return absl::OkStatus();
   return absl::PermissionDeniedError(

@@ -35,10 +35,11 @@ absl::Status CheckPolicy(const BrowserPolicy& policy);
 // name that is not this machine's own (DNS rebinding).
 absl::Status CheckBrowser(const HttpRequest& request, const BrowserPolicy& policy);
 
-// kPermissionDenied: the request came under a host name that is neither an address nor one of this
-// machine's. For what is open to clients without a token: a site may give its own name this
-// machine's address, and its pages are then of the same origin.
-absl::Status CheckHost(const HttpRequest& request, const BrowserPolicy& policy);
+// For what is open to clients without a token. kPermissionDenied: the request came under a host
+// name that is neither an address nor one of this machine's (a site may give its own name this
+// machine's address, and its pages are then of the same origin), or for another site's page, as
+// browsers send one without an origin for images and the like.
+absl::Status CheckOpenAccess(const HttpRequest& request, const BrowserPolicy& policy);
 
 // Whether the request is a CORS preflight of an allowed origin.
 bool IsPreflight(const HttpRequest& request, const BrowserPolicy& policy);

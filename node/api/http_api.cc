@@ -107,7 +107,7 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
   if (absl::IsUnauthenticated(result.status)) {
     response = WrongTokenResponse(result.status.message(), exchange->error_form);
   } else if (absl::IsPermissionDenied(result.status)) {
-    response = ErrorResponse(403, result.status.message(), exchange->error_form);
+    response = ErrorResponse(result.status, exchange->error_form);
   } else if (absl::IsResourceExhausted(result.status)) {
     response = ErrorResponse(429, result.status.message(), exchange->error_form);
     if (result.retry_after > absl::ZeroDuration()) {
@@ -143,7 +143,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecor
       Recorded(WithOrigin(std::move(unrecorded), request, options_.browsers), record);
   absl::Status browser = CheckBrowser(request, options_.browsers);
   if (browser.ok() && found.scope != ApiScope::kChat && options_.open.Has(found.scope)) {
-    browser = CheckHost(request, options_.browsers);
+    browser = CheckOpenAccess(request, options_.browsers);
   }
   const auto exchange =
       std::make_shared<ApiExchange>(ApiExchange{.http = std::move(request),

@@ -8,7 +8,9 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cluster/shared_ids.h"
 #include "nlohmann/json.hpp"
+#include "node/base/json_line.h"
 #include "node/base/standard_output.h"
+#include "node/status/status.h"
 #include "transport/base/short_id.h"
 #include "transport/base/text_table.h"
 
@@ -99,14 +101,6 @@ std::string NodesJson(const wire::GetClusterResponse& cluster) {
                      {"protocol", record.versions().protocol()},
                      {"libllama", record.versions().llama()}});
   }
-  nlohmann::json waiting = nlohmann::json::array();
-  for (const wire::WaitingNode& node : cluster.waiting()) {
-    nlohmann::json addresses = nlohmann::json::array();
-    for (const std::string& address : node.addresses()) addresses.push_back(address);
-    waiting.push_back({{"id", absl::BytesToHexString(node.node_id())},
-                       {"name", node.name()},
-                       {"addresses", std::move(addresses)}});
-  }
   nlohmann::json shared_ids = nlohmann::json::array();
   for (const wire::SharedId& shared : cluster.shared_ids()) {
     shared_ids.push_back({{"id", absl::BytesToHexString(shared.node_id())},
@@ -114,12 +108,14 @@ std::string NodesJson(const wire::GetClusterResponse& cluster) {
                           {"refused", shared.refused_address()},
                           {"asked_is_refused", shared.asked_is_refused()}});
   }
-  const nlohmann::json out = {
-      {"cluster", cluster.cluster()},         {"key_id", cluster.key_id()},
-      {"waiting", std::move(waiting)},        {"shared_ids", std::move(shared_ids)},
-      {"asked", id_or_null(cluster.asked())}, {"coordinator", id_or_null(cluster.coordinator())},
-      {"epoch", cluster.epoch().counter()},   {"nodes", std::move(nodes)}};
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return JsonLine({{"cluster", cluster.cluster()},
+                   {"key_id", cluster.key_id()},
+                   {"waiting", WaitingNodesJson(cluster)},
+                   {"shared_ids", std::move(shared_ids)},
+                   {"asked", id_or_null(cluster.asked())},
+                   {"coordinator", id_or_null(cluster.coordinator())},
+                   {"epoch", cluster.epoch().counter()},
+                   {"nodes", std::move(nodes)}});
 }
 
 absl::Status RunNodes(const NodesOptions& options) {

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,25 +15,18 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "node/base/interrupt.h"
+#include "node/base/json_line.h"
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
-#include "node/cli/json_line.h"
 #include "node/cli/model_names.h"
 #include "node/client/model_session.h"
 #include "node/hub/catalogue.h"
 #include "node/hub/near_names.h"
 #include "node/hub/pull_progress.h"
+#include "node/status/model_list.h"
 #include "node/status/status_source.h"
-#include "transport/base/environment.h"
 
 namespace strata {
-
-bool IsOfflineByVariable() {
-  // Set to anything but 0, as Hugging Face's own programs read it.
-  const std::string value = EnvironmentVariable("HF_HUB_OFFLINE");
-  return !value.empty() && value != "0";
-}
-
 namespace {
 
 std::optional<ClusterSnapshot> SnapshotOf(const ClientOptions& options) {
@@ -44,26 +36,13 @@ std::optional<ClusterSnapshot> SnapshotOf(const ClientOptions& options) {
   return report.ok() ? std::optional<ClusterSnapshot>(*std::move(report)) : std::nullopt;
 }
 
+// Says how much it is.
 std::optional<uint64_t> RoomOf(const ClusterSnapshot& report) {
-  // Nodes of one machine share its devices, and some devices the machine's memory.
-  std::map<std::pair<std::string, std::string>, uint64_t> free;
-  for (const NodeReport& node : report.nodes) {
-    const std::string machine = node.info.machine_id().empty() ? node.id() : node.info.machine_id();
-    if (node.info.devices().empty()) free[{machine, ""}] = node.info.memory_free();
-    for (const wire::DeviceInfo& device : node.info.devices()) {
-      uint64_t& bytes = free[{machine, device.shares_machine_memory() ? "" : device.name()}];
-      const uint64_t limit = device.memory_limit();
-      bytes = std::max(bytes,
-                       limit == 0 ? device.memory_free() : std::min(limit, device.memory_free()));
-    }
-  }
-  uint64_t sum = 0;
-  for (const auto& [device, bytes] : free) sum += bytes;
-  if (sum == 0) return std::nullopt;
-  const uint64_t room = sum / 4 * 3;
-  PrintNote(absl::StrCat("the cluster has ", BytesString(sum), " of memory free: a model may have ",
-                         BytesString(room)));
-  return room;
+  const ModelRoom room = RoomForModels(report);
+  if (room.free_bytes == 0) return std::nullopt;
+  PrintNote(absl::StrCat("the cluster has ", BytesString(room.free_bytes),
+                         " of memory free: a model may have ", BytesString(room.model_bytes)));
+  return room.model_bytes;
 }
 
 // A model that is named, with notes and progress on stderr.

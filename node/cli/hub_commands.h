@@ -37,9 +37,6 @@ struct PullVerbOptions {
 // Writes the path to stdout. Blocks.
 absl::Status RunPull(const PullVerbOptions& options);
 
-// Whether Hugging Face's own variable forbids asking it.
-bool IsOfflineByVariable();
-
 // The part of the nodes' free memory that a model may have, which is said; the rest is for its
 // caches and activations. nullopt: nobody knows.
 std::optional<uint64_t> RoomForModel(const ClientOptions& options);

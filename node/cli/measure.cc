@@ -22,6 +22,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
+#include "node/base/json_line.h"
 #include "node/base/standard_output.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/base/steady_time.h"
@@ -278,8 +279,7 @@ std::string MeasurementsJson(absl::Span<const MeasuredNode> nodes) {
                    {"devices", std::move(devices)},
                    {"links", std::move(links)}});
   }
-  const json out = {{"nodes", std::move(all)}};
-  return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return JsonLine({{"nodes", std::move(all)}});
 }
 
 absl::Status RunMeasure(const MeasureOptions& options) {

@@ -1,7 +1,6 @@
 #include "node/cli/model_names.h"
 
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -51,18 +50,6 @@ std::string WithoutAlias(const std::string& name, const std::string& data_dir) {
   if (IsModelFile(name) || !CheckAliasName(name).ok()) return name;
   const std::string target = AliasTarget(AliasesOf(data_dir), name);
   return target.empty() ? name : target;
-}
-
-bool IsModelFile(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
-}
-
-std::string ModelPathOf(const std::string& model) {
-  if (!IsModelFile(model)) return model;
-  std::error_code error;
-  const std::string path = std::filesystem::absolute(model, error).string();
-  return error ? model : path;
 }
 
 std::vector<std::string> NamesToMean(const std::string& data_dir,

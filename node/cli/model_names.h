@@ -21,11 +21,6 @@ Aliases AliasesOf(const std::string& data_dir);
 // The target of the alias `name`; else `name` itself, and a file that is here before all.
 std::string WithoutAlias(const std::string& name, const std::string& data_dir);
 
-// The absolute path of a file on this machine; else `model` unchanged. A folder that has a model's
-// name is not the model.
-bool IsModelFile(const std::string& path);
-std::string ModelPathOf(const std::string& model);
-
 // Names that a person may have meant: those of models here, aliases and the catalogue, and of
 // `known`.
 std::vector<std::string> NamesToMean(const std::string& data_dir,

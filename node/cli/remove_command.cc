@@ -2,17 +2,13 @@
 
 #include <unistd.h>
 
-#include <filesystem>
-#include <system_error>
-
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "node/base/json_line.h"
 #include "node/base/progress.h"
 #include "node/base/standard_input.h"
 #include "node/base/standard_output.h"
-#include "node/cli/json_line.h"
 #include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
 #include "node/hub/model_removal.h"
@@ -32,17 +28,7 @@ absl::Status CheckUnused(const ModelRemoval& removal, const ClientOptions& optio
     return absl::FailedPreconditionError(absl::StrCat(
         "whether ", removal.name, " is loaded cannot be asked: ", models.status().message()));
   }
-  for (const wire::ModelStatus& model : models->models()) {
-    const bool is_it = absl::c_any_of(removal.files, [&](const std::string& file) {
-      std::error_code error;
-      return std::filesystem::equivalent(file, model.source().path(), error) && !error;
-    });
-    if (is_it) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(removal.name, " is loaded; strata unload ", model.name(), " makes it free"));
-    }
-  }
-  return absl::OkStatus();
+  return CheckNotLoaded(removal, *models);
 }
 
 }  // namespace

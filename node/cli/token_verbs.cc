@@ -33,21 +33,6 @@ std::string DateText(absl::Time time) {
 
 std::string LimitText(uint32_t limit) { return limit == 0 ? "any" : absl::StrCat(limit); }
 
-nlohmann::json JsonOf(const ApiToken& token, absl::Time now) {
-  nlohmann::json json = {{"name", token.name},
-                         {"created", absl::ToUnixSeconds(token.created)},
-                         {"expired", token.limits.expires <= now},
-                         {"scopes", ApiScopesText(token.scopes)}};
-  if (token.limits.expires < absl::InfiniteFuture()) {
-    json["expires"] = absl::ToUnixSeconds(token.limits.expires);
-  }
-  if (token.limits.requests_per_minute > 0) {
-    json["requests_per_minute"] = token.limits.requests_per_minute;
-  }
-  if (token.limits.streams_max > 0) json["streams_max"] = token.limits.streams_max;
-  return json;
-}
-
 }  // namespace
 
 absl::Status RunTokenNew(const TokenOptions& options) {
@@ -80,7 +65,7 @@ absl::Status RunTokenList(const TokenOptions& options) {
   const absl::Time now = WallNow();
   if (options.json) {
     nlohmann::json list = nlohmann::json::array();
-    for (const ApiToken& token : *tokens) list.push_back(JsonOf(token, now));
+    for (const ApiToken& token : *tokens) list.push_back(ApiTokenJson(token, now));
     return WriteToStdout(nlohmann::json{{"tokens", std::move(list)}}.dump() + "\n");
   }
   if (tokens->empty()) {

@@ -1,8 +1,11 @@
 #include "node/control/cluster_feed.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "node/api/json_body.h"
@@ -15,18 +18,43 @@
 namespace strata {
 namespace {
 
+using Json = nlohmann::json;
+
+// What differs at each look, though nothing happens.
+constexpr std::array kAges = {"idle_ms", "loaded_s_ago", "told_ms"};
+// A change of a device's free memory by less than this part of all its memory is not sent.
+constexpr double kMemoryStep = 1.0 / 256;
+
+bool IsSameMemory(const Json& device, uint64_t before, uint64_t now) {
+  const auto total = device.value("memory_total", uint64_t{0});
+  return static_cast<double>(std::max(before, now) - std::min(before, now)) <
+         kMemoryStep * static_cast<double>(total);
+}
+
+// Whether two states are the same but for what kAges and kMemoryStep leave out.
+bool IsSameState(const Json& before, const Json& now) {
+  if (before.type() != now.type() || before.size() != now.size()) return false;
+  if (now.is_array()) return std::ranges::equal(before, now, IsSameState);
+  if (!now.is_object()) return before == now;
+  return std::ranges::all_of(now.items(), [&](const auto& item) {
+    const auto old = before.find(item.key());
+    if (old == before.end()) return false;
+    if (absl::c_linear_search(kAges, item.key())) return true;
+    if (item.key() == "memory_free") return IsSameMemory(now, *old, item.value());
+    return IsSameState(*old, item.value());
+  });
+}
+
 absl::StatusOr<ClusterFeed::StateJson> JsonOf(const absl::StatusOr<ClusterState>& state) {
   if (!state.ok()) return state.status();
-  ClusterFeed::StateJson json = {.cluster = StatusJson(state->report),
-                                 .models = absl::UnavailableError("")};
-  json.cluster.pop_back();  // the line's end
-  if (!state->models.ok()) {
-    json.models = state->models.status();
-    return json;
-  }
-  nlohmann::json models = nlohmann::json::array();
-  for (const wire::ModelStatus& model : *state->models) models.push_back(ModelJson(model));
-  json.models = JsonText(nlohmann::json{{"models", std::move(models)}});
+  const std::vector<wire::ModelStatus> loaded =
+      state->models.value_or(std::vector<wire::ModelStatus>());
+  ClusterFeed::StateJson json = {.cluster = StatusJson(state->report, loaded),
+                                 .models = state->models.status()};
+  if (!state->models.ok()) return json;
+  Json models = Json::array();
+  for (const wire::ModelStatus& model : loaded) models.push_back(ModelJson(model));
+  json.models = Json{{"models", std::move(models)}};
   return json;
 }
 
@@ -105,6 +133,14 @@ void ClusterFeed::Run() {
   }
 }
 
+void ClusterFeed::Update(Json now, const char* type, bool any_is_new, Published* published) {
+  published->has_changed = !IsSameState(published->json, now);
+  if (published->has_changed || any_is_new) {
+    published->event = ServerSentEvent(type, JsonText(now));
+  }
+  if (published->has_changed) published->json = std::move(now);
+}
+
 void ClusterFeed::Publish(const absl::StatusOr<ClusterState>& state,
                           const absl::StatusOr<StateJson>& json) {
   if (watchers_.empty()) return;  // what happens while nobody watches is seen at the next look
@@ -116,16 +152,18 @@ void ClusterFeed::Publish(const absl::StatusOr<ClusterState>& state,
   std::string events =
       log_.Update(state->report, state->models.ok() ? &*state->models : nullptr, WallNow());
   if (!json->models.ok()) absl::StrAppend(&events, ProblemEvent(json->models.status()));
-  const bool has_cluster = std::exchange(cluster_, json->cluster) != json->cluster;
-  const bool has_models =
-      json->models.ok() && std::exchange(models_, *json->models) != *json->models;
-  next_ += options_.every *
-           static_cast<int64_t>((cluster_.size() + models_.size()) / kWatchBytesPerSecond);
+  const bool any_is_new = std::ranges::any_of(watchers_, &Watcher::is_new);
+  Update(json->cluster, "cluster", any_is_new, &cluster_);
+  models_.has_changed = false;
+  if (json->models.ok()) Update(*json->models, "models", any_is_new, &models_);
+  next_ += options_.every * static_cast<int64_t>((cluster_.event.size() + models_.event.size()) /
+                                                 kWatchBytesPerSecond);
   for (Watcher& watcher : watchers_) {
     const bool is_new = std::exchange(watcher.is_new, false);
     std::string text;
-    if (has_cluster || is_new) text += ServerSentEvent("cluster", cluster_);
-    if (has_models || (is_new && !models_.empty())) text += ServerSentEvent("models", models_);
+    for (const Published* published : {&cluster_, &models_}) {
+      if (published->has_changed || is_new) text += published->event;
+    }
     absl::StrAppend(&text, events);
     if (!text.empty()) watcher.responder->Write(text);
   }

@@ -1,7 +1,7 @@
 // The cluster's newest state for those that look once, and for those that watch: a thread fetches
 // it once a second while anybody watches, and never else. Each watcher gets a stream of
-// server-sent events: "cluster" and "models", whole, when they have changed, "problem" while there
-// is no state, and what happened (event_log.h), with ids.
+// server-sent events: "cluster" and "models", whole, when more than ages has changed, "problem"
+// while there is no state, and what happened (event_log.h), with ids.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
+#include "nlohmann/json.hpp"
 #include "node/control/event_log.h"
 #include "node/http/http_server.h"
 #include "proto/coordinator.pb.h"
@@ -48,10 +49,9 @@ class ClusterFeed {
     std::function<absl::StatusOr<ClusterState>()> fetch;
     absl::Duration every = absl::Seconds(1);
   };
-  // As they are served: each one line of JSON.
   struct StateJson {
-    std::string cluster;                 // StatusJson()
-    absl::StatusOr<std::string> models;  // {"models":[…]}
+    nlohmann::json cluster;                 // StatusJson()
+    absl::StatusOr<nlohmann::json> models;  // {"models":[…]}
   };
   explicit ClusterFeed(Options options);
   // REQUIRES: no response is open any more. Blocks until a fetch in progress has ended.
@@ -71,6 +71,13 @@ class ClusterFeed {
     std::shared_ptr<HttpResponder> responder;  // shared with the connection
     bool is_new = true;                        // has no state yet
   };
+  // What watchers were sent last.
+  struct Published {
+    nlohmann::json json;
+    std::string event;
+    bool has_changed = false;
+  };
+  static void Update(nlohmann::json now, const char* type, bool any_is_new, Published* published);
   void Run();
   void Publish(const absl::StatusOr<ClusterState>& state, const absl::StatusOr<StateJson>& json)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -84,7 +91,7 @@ class ClusterFeed {
   std::list<Watcher> watchers_ ABSL_GUARDED_BY(mu_);
   SteadyTime next_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
   bool is_new_ ABSL_GUARDED_BY(mu_) = false;  // a watcher has no state yet
-  std::string cluster_ ABSL_GUARDED_BY(mu_), models_ ABSL_GUARDED_BY(mu_);  // as last published
+  Published cluster_ ABSL_GUARDED_BY(mu_), models_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
 

@@ -1,18 +1,27 @@
 #include "node/control/control_api.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/request/request_status.h"
 #include "nlohmann/json.hpp"
 #include "node/api/api_token_file.h"
-#include "node/api/json_body.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/server_sent_events.h"
+#include "node/control/access_operations.h"
+#include "node/control/file_operations.h"
+#include "node/doctor/doctor.h"
+#include "node/doctor/doctor_collect.h"
 #include "node/status/model_json.h"
+#include "transport/base/own_program.h"
 #include "transport/base/version.h"
 #include "transport/base/wall_clock.h"
 
@@ -22,59 +31,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::string_view kPrefix = "/api/strata/v1";
-constexpr char kJsonType[] = "application/json";
-constexpr char kEventsType[] = "text/event-stream";
-
-// Nothing of the cluster stays in a browser's cache or is part of another site's page.
-HttpResponse Private(HttpResponse response) {
-  for (const char* name : {"Cache-Control", "X-Accel-Buffering"}) {
-    std::erase_if(response.headers, [name](const auto& header) { return header.first == name; });
-  }
-  response.headers.insert(response.headers.end(),
-                          {{"Cache-Control", "no-store"},
-                           {"X-Accel-Buffering", "no"},
-                           {"X-Content-Type-Options", "nosniff"},
-                           {"Cross-Origin-Resource-Policy", "same-origin"}});
-  return response;
-}
-
-void AnswerText(const SharedExchange& exchange, std::string json) {
-  exchange->responder->Answer(Private({.body = std::move(json)}));
-}
-
-void FailWith(const SharedExchange& exchange, const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kAlreadyExists:
-      return exchange->Fail(409, status.message());
-    case absl::StatusCode::kPermissionDenied:
-      return exchange->Fail(403, status.message());
-    default:
-      return exchange->Fail(status);
-  }
-}
-
-// One call's events, which end with "done" or "error".
-class CallStream {
- public:
-  explicit CallStream(const SharedExchange& exchange) : responder_(exchange->responder) {
-    responder_->Begin(Private(EventStream()));
-  }
-  void Send(absl::string_view type, const Json& json) {
-    responder_->Write(ServerSentEvent(type, JsonText(json)));
-  }
-  void End(const absl::Status& status, const Json& done) {
-    if (status.ok()) {
-      Send("done", done);
-    } else {
-      responder_->Write(ServerSentEvent("error", OpenAiError(ErrorOf(status))));
-    }
-    responder_->End();
-  }
-
- private:
-  const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
-};
 
 // The place of the file: that of a loaded model if `model` is the name of one.
 absl::StatusOr<wire::ModelSource> FindSource(const ControlModel& wanted, bool may_name_files,
@@ -114,17 +70,23 @@ Json SchemaOf(absl::Span<const ControlField> fields) {
 }  // namespace
 
 ControlApi::ControlApi(Options options)
-    : options_(std::move(options)), feed_(options_.feed), calls_(options_.new_client) {}
+    : view_only_(options.view_only),
+      feed_(std::move(options.feed)),
+      context_(std::move(options.node)),
+      operations_(AllOperations()) {}
 
-std::vector<ControlApi::Operation> ControlApi::Operations() const {
-  std::vector<Operation> operations = {
+ControlOperations ControlApi::AllOperations() {
+  const auto by = [this](void (ControlApi::*run)(const SharedExchange&)) {
+    return [this, run](const SharedExchange& exchange) { (this->*run)(exchange); };
+  };
+  ControlOperations operations = {
       {"GET",
        "/openapi.json",
        ApiScope::kView,
        "This description",
        {},
        kJsonType,
-       &ControlApi::Describe,
+       by(&ControlApi::Describe),
        true},
       {"GET",
        "/session",
@@ -132,10 +94,10 @@ std::vector<ControlApi::Operation> ControlApi::Operations() const {
        "Which node this is, and what the client may do",
        {},
        kJsonType,
-       &ControlApi::ShowSession},
+       by(&ControlApi::ShowSession)},
       {"POST", "/session", ApiScope::kAdmin,
        "Exchanges the code of a link that strata page has printed for a token, once",
-       SessionFields(), kJsonType, &ControlApi::OpenSession, true},
+       kSessionFields, kJsonType, by(&ControlApi::OpenSession), true},
       {"GET",
        "/cluster",
        ApiScope::kView,
@@ -143,14 +105,14 @@ std::vector<ControlApi::Operation> ControlApi::Operations() const {
        "status --json prints them",
        {},
        kJsonType,
-       &ControlApi::ShowCluster},
+       by(&ControlApi::ShowCluster)},
       {"GET",
        "/models",
        ApiScope::kView,
        "The loaded models",
        {},
        kJsonType,
-       &ControlApi::ShowModels},
+       by(&ControlApi::ShowModels)},
       {"GET",
        "/events",
        ApiScope::kView,
@@ -158,52 +120,54 @@ std::vector<ControlApi::Operation> ControlApi::Operations() const {
        "event with an id (Last-Event-ID goes on from there), problem while no state is known",
        {},
        kEventsType,
-       &ControlApi::WatchEvents},
+       by(&ControlApi::WatchEvents)},
+      {"GET",
+       "/doctor",
+       ApiScope::kAdmin,
+       "What is wrong with the nodes and the links between them, and what to do, as strata doctor "
+       "--json prints it; takes some seconds",
+       {},
+       kJsonType,
+       by(&ControlApi::Examine)},
       {"POST", "/plan", ApiScope::kView,
        "How a model would be shared, as strata plan --json "
        "prints it; only an admin may name files",
-       PlanFields(), kJsonType, &ControlApi::Plan},
+       PlanFields(), kJsonType, by(&ControlApi::Plan)},
       {"POST", "/load", ApiScope::kAdmin,
        "Loads a model. Events: note, placed, progress, then "
        "done or error. The load goes on where the client goes",
-       LoadFields(), kEventsType, &ControlApi::Load},
+       LoadFields(), kEventsType, by(&ControlApi::Load)},
       {"POST", "/unload", ApiScope::kAdmin, "Unloads a model, and waits until its memory is free",
-       UnloadFields(), kJsonType, &ControlApi::Unload},
+       kUnloadFields, kJsonType, by(&ControlApi::Unload)},
       {"POST", "/drain", ApiScope::kAdmin,
        "Moves all layers off a node, or undoes that. Events: "
        "note, then done or error",
-       DrainFields(), kEventsType, &ControlApi::Drain}};
-  if (options_.view_only) {
-    std::erase_if(operations, [](const Operation& each) { return each.scope == ApiScope::kAdmin; });
+       kDrainFields, kEventsType, by(&ControlApi::Drain)}};
+  std::ranges::move(FileOperations(&context_), std::back_inserter(operations));
+  std::ranges::move(AccessOperations(&context_), std::back_inserter(operations));
+  if (view_only_) {
+    std::erase_if(operations,
+                  [](const ControlOperation& each) { return each.scope == ApiScope::kAdmin; });
   }
   return operations;
 }
 
 ApiRoutes ControlApi::Routes() {
   ApiRoutes routes;
-  for (const Operation& operation : Operations()) {
-    ApiRoute route = {.method = operation.method,
+  for (const ControlOperation& operation : operations_) {
+    routes.push_back({.method = operation.method,
                       .path = absl::StrCat(kPrefix, operation.path),
                       .is_public = operation.is_public,
                       .scope = operation.scope,
-                      .error_form = OpenAiError};
-    route.handle = [this, run = operation.run](const SharedExchange& exchange) {
-      // Without an origin, which is checked, a browser sends this for images and the like.
-      if (exchange->http.Header("origin").empty() &&
-          exchange->http.Header("sec-fetch-site") == "cross-site") {
-        exchange->Fail(403, "pages of other sites may not use this API");
-        return;
-      }
-      (this->*run)(exchange);
-    };
-    routes.push_back(std::move(route));
+                      .error_form = OpenAiError,
+                      .handle = operation.run});
   }
   return routes;
 }
 
 Json ControlApi::OpenApi() const {
   Json paths = Json::object();
-  for (const Operation& operation : Operations()) {
+  for (const ControlOperation& operation : operations_) {
     Json& made = paths[operation.path][absl::AsciiStrToLower(operation.method)];
     made = {
         {"summary", operation.summary},
@@ -247,38 +211,36 @@ Json ControlApi::OpenApi() const {
              "strata token new NAME --scope SCOPE. At loopback chat and view need none."}}}}}}}};
 }
 
-void ControlApi::Describe(const SharedExchange& exchange) {
-  AnswerText(exchange, JsonText(OpenApi()));
-}
+void ControlApi::Describe(const SharedExchange& exchange) { AnswerJson(exchange, OpenApi()); }
 
 void ControlApi::ShowSession(const SharedExchange& exchange) {
-  Json scopes = Json::array();
-  for (const ApiScope scope : {ApiScope::kChat, ApiScope::kView, ApiScope::kAdmin}) {
-    if (scope == ApiScope::kAdmin && options_.view_only) continue;
-    if (exchange->scopes.Has(scope)) scopes.push_back(ApiScopeName(scope));
-  }
-  AnswerText(exchange, JsonText({{"node", {{"id", options_.node_id}, {"name", options_.node_name}}},
-                                 {"version", LocalVersions().strata()},
-                                 {"scopes", std::move(scopes)},
-                                 {"view_only", options_.view_only}}));
+  const auto has = [&exchange](ApiScope scope) { return exchange->scopes.Has(scope); };
+  const std::string scopes = ApiScopesText({.chat = has(ApiScope::kChat),
+                                            .view = has(ApiScope::kView),
+                                            .admin = has(ApiScope::kAdmin) && !view_only_});
+  AnswerJson(exchange, {{"node", {{"id", context_.node.id}, {"name", context_.node.name}}},
+                        {"version", LocalVersions().strata()},
+                        {"scopes", std::vector<std::string>(absl::StrSplit(scopes, ',', absl::SkipEmpty()))},
+                        {"view_only", view_only_}});
 }
 
 void ControlApi::OpenSession(const SharedExchange& exchange) {
-  const absl::StatusOr<std::string> code = ParseSession(exchange->TakeBody());
+  const absl::StatusOr<std::string> code = ParseText(exchange->TakeBody(), kSessionFields);
   if (!code.ok()) return FailWith(exchange, code.status());
-  if (options_.token_file.empty()) {
+  if (context_.node.data_dir.empty()) {
     return exchange->Fail(403, "this node stores no tokens (--ephemeral)");
   }
-  const absl::StatusOr<Secret> token = RedeemLinkCode(options_.token_file, *code, WallNow());
+  const absl::StatusOr<Secret> token =
+      RedeemLinkCode(ApiTokenFilePath(context_.node.data_dir), *code, WallNow());
   if (!token.ok()) return FailWith(exchange, token.status());
-  AnswerText(exchange, JsonText({{"token", token->Reveal()}}));
+  AnswerJson(exchange, {{"token", token->Reveal()}});
 }
 
 void ControlApi::ShowCluster(const SharedExchange& exchange) {
   const absl::Status status =
       feed_.Look([exchange](const absl::StatusOr<ClusterFeed::StateJson>& json) {
         if (!json.ok()) return FailWith(exchange, json.status());
-        AnswerText(exchange, json->cluster);
+        AnswerJson(exchange, json->cluster);
       });
   if (!status.ok()) FailWith(exchange, status);
 }
@@ -288,45 +250,51 @@ void ControlApi::ShowModels(const SharedExchange& exchange) {
       feed_.Look([exchange](const absl::StatusOr<ClusterFeed::StateJson>& json) {
         const absl::Status known = json.ok() ? json->models.status() : json.status();
         if (!known.ok()) return FailWith(exchange, known);
-        AnswerText(exchange, *json->models);
+        AnswerJson(exchange, *json->models);
       });
   if (!status.ok()) FailWith(exchange, status);
 }
 
 void ControlApi::WatchEvents(const SharedExchange& exchange) {
   const absl::Status status = feed_.Watch(exchange->http.Header("last-event-id"),
-                                          Private(EventStream()), exchange->responder);
+                                          PrivateResponse(EventStream()), exchange->responder);
   if (!status.ok()) FailWith(exchange, status);
 }
 
-void ControlApi::Start(const SharedExchange& exchange,
-                       std::function<void(const SharedExchange&, CoordinatorClient*)> call) {
-  const absl::Status status = calls_.Start(
-      [exchange, call = std::move(call)](CoordinatorClient* client) { call(exchange, client); });
-  if (!status.ok()) FailWith(exchange, status);
+void ControlApi::Examine(const SharedExchange& exchange) {
+  context_.Start(exchange, [this](const SharedExchange& to, CoordinatorClient*) {
+    // The process has its node's key already.
+    const auto facts = CollectFacts({.client = {.node = context_.node.address,
+                                                .data_dir = context_.node.data_dir,
+                                                .key = {.open = true}},
+                                     .program = OwnProgram(),
+                                     .target = ""});
+    if (!facts.ok()) return FailWith(to, facts.status());
+    AnswerText(to, DoctorJson(Diagnose(*facts)));
+  });
 }
 
 void ControlApi::Plan(const SharedExchange& exchange) {
   auto wanted = ParsePlan(exchange->TakeBody());
   if (!wanted.ok()) return FailWith(exchange, wanted.status());
-  Start(exchange,
-        [wanted = *std::move(wanted)](const SharedExchange& to, CoordinatorClient* client) {
-          wire::PlanModelRequest request;
-          auto source = FindSource(wanted, to->scopes.Has(ApiScope::kAdmin), client);
-          if (!source.ok()) return FailWith(to, source.status());
-          *request.mutable_source() = *std::move(source);
-          *request.mutable_placement() = wanted.placement;
-          const auto plan = client->PlanModel(request, [](const std::string&) {});
-          if (!plan.ok()) return FailWith(to, plan.status());
-          AnswerText(to, plan->json());
-        });
+  context_.Start(
+      exchange, [wanted = *std::move(wanted)](const SharedExchange& to, CoordinatorClient* client) {
+        wire::PlanModelRequest request;
+        auto source = FindSource(wanted, to->scopes.Has(ApiScope::kAdmin), client);
+        if (!source.ok()) return FailWith(to, source.status());
+        *request.mutable_source() = *std::move(source);
+        *request.mutable_placement() = wanted.placement;
+        const auto plan = client->PlanModel(request, [](const std::string&) {});
+        if (!plan.ok()) return FailWith(to, plan.status());
+        AnswerText(to, plan->json());
+      });
 }
 
 void ControlApi::Load(const SharedExchange& exchange) {
   auto wanted = ParseLoad(exchange->TakeBody());
   if (!wanted.ok()) return FailWith(exchange, wanted.status());
-  Start(exchange, [wanted = *std::move(wanted)](const SharedExchange& to,
-                                                CoordinatorClient* client) {
+  context_.Start(exchange, [wanted = *std::move(wanted)](const SharedExchange& to,
+                                                         CoordinatorClient* client) {
     wire::LoadModelRequest request;
     auto source = FindSource(wanted, /*may_name_files=*/true, client);
     if (!source.ok()) return FailWith(to, source.status());
@@ -334,6 +302,8 @@ void ControlApi::Load(const SharedExchange& exchange) {
     *request.mutable_placement() = wanted.placement;
     request.set_no_mmap(!wanted.use_mmap);
     request.set_allow_mixed_versions(wanted.allow_mixed_versions);
+    request.set_keep_alive_ms(wanted.keep_alive_ms);
+    request.set_pinned(wanted.pinned);
     CallStream stream(to);
     const auto loaded = client->LoadModel(request, [&stream](const wire::LoadModelEvent& event) {
       if (event.has_placed()) {
@@ -344,7 +314,7 @@ void ControlApi::Load(const SharedExchange& exchange) {
                                  {"bytes_done", progress.bytes_done()},
                                  {"bytes_total", progress.bytes_total()}});
       } else {
-        stream.Send("note", {{"note", event.note()}});
+        stream.Note(event.note());
       }
     });
     if (!loaded.ok()) return stream.End(loaded.status(), {});
@@ -355,23 +325,24 @@ void ControlApi::Load(const SharedExchange& exchange) {
 }
 
 void ControlApi::Unload(const SharedExchange& exchange) {
-  auto model = ParseUnload(exchange->TakeBody());
+  auto model = ParseText(exchange->TakeBody(), kUnloadFields);
   if (!model.ok()) return FailWith(exchange, model.status());
-  Start(exchange, [model = *std::move(model)](const SharedExchange& to, CoordinatorClient* client) {
-    const auto name = client->UnloadModel(model);
-    if (!name.ok()) return FailWith(to, name.status());
-    AnswerText(to, JsonText({{"unloaded", *name}}));
-  });
+  context_.Start(exchange,
+                 [model = *std::move(model)](const SharedExchange& to, CoordinatorClient* client) {
+                   const auto name = client->UnloadModel(model);
+                   if (!name.ok()) return FailWith(to, name.status());
+                   AnswerJson(to, {{"unloaded", *name}});
+                 });
 }
 
 void ControlApi::Drain(const SharedExchange& exchange) {
   auto request = ParseDrain(exchange->TakeBody());
   if (!request.ok()) return FailWith(exchange, request.status());
-  Start(exchange, [request = *std::move(request)](const SharedExchange& to,
-                                                  CoordinatorClient* client) {
+  context_.Start(exchange, [request = *std::move(request)](const SharedExchange& to,
+                                                           CoordinatorClient* client) {
     CallStream stream(to);
-    const absl::Status status = client->DrainNode(
-        request, [&stream](const std::string& note) { stream.Send("note", {{"note", note}}); });
+    const absl::Status status =
+        client->DrainNode(request, [&stream](const std::string& note) { stream.Note(note); });
     stream.End(status, {{"node", request.node()}, {"draining", !request.undo()}});
   });
 }

@@ -15,6 +15,8 @@ namespace strata {
 namespace {
 
 constexpr FieldReader::Range kUint32 = {0, std::numeric_limits<uint32_t>::max()};
+constexpr FieldReader::Range kKeepAliveMs = {0, 1e12};  // some thirty years
+constexpr FieldReader::Range kDays = {0, 36'500};
 
 // Those of a plan, then those that only a load has.
 constexpr std::array kModelFields = {
@@ -38,16 +40,12 @@ constexpr std::array kModelFields = {
     ControlField{"exact", "boolean", "The output of a request never depends on others"},
     ControlField{"mmap", "boolean", "Map the weights instead of reading them (default: true)"},
     ControlField{"allow_mixed_versions", "boolean", "Nodes may have different versions"},
+    ControlField{
+        "keep_alive_ms", "integer",
+        "It is unloaded when it has had no request for so long; 0 (the default): it stays"},
+    ControlField{"pinned", "boolean", "It is never unloaded to make room for another model"},
 };
-constexpr size_t kLoadOnlyFields = 2;
-
-constexpr std::array kUnloadFields = {
-    ControlField{"model", "string", "Name, path or start of the id of a loaded model", true}};
-constexpr std::array kDrainFields = {
-    ControlField{"node", "string", "Name or start of the id of a node", true},
-    ControlField{"undo", "boolean", "Let the node take layers again"}};
-constexpr std::array kSessionFields = {
-    ControlField{"code", "string", "The code of a link that strata page has printed", true}};
+constexpr size_t kLoadOnlyFields = 4;
 
 // The body as an object that has only these fields, and those that are required.
 absl::StatusOr<nlohmann::json> ParseBody(absl::string_view body,
@@ -98,12 +96,13 @@ absl::StatusOr<ControlModel> ParseModel(absl::string_view body,
   const auto json = ParseBody(body, fields);
   if (!json.ok()) return json.status();
   FieldReader reader(*json);
-  ControlModel model = {
-      .model = reader.Text("model").value_or(""),
-      .node = reader.Text("node").value_or(""),
-      .placement = ReadPlacement(&reader),
-      .use_mmap = reader.Bool("mmap").value_or(true),
-      .allow_mixed_versions = reader.Bool("allow_mixed_versions").value_or(false)};
+  ControlModel model = {.model = reader.Text("model").value_or(""),
+                        .node = reader.Text("node").value_or(""),
+                        .placement = ReadPlacement(&reader),
+                        .use_mmap = reader.Bool("mmap").value_or(true),
+                        .allow_mixed_versions = reader.Bool("allow_mixed_versions").value_or(false),
+                        .keep_alive_ms = reader.Integer("keep_alive_ms", kKeepAliveMs).value_or(0),
+                        .pinned = reader.Bool("pinned").value_or(false)};
   if (!reader.status().ok()) return reader.status();
   return model;
 }
@@ -114,9 +113,6 @@ absl::Span<const ControlField> LoadFields() { return kModelFields; }
 absl::Span<const ControlField> PlanFields() {
   return LoadFields().subspan(0, kModelFields.size() - kLoadOnlyFields);
 }
-absl::Span<const ControlField> UnloadFields() { return kUnloadFields; }
-absl::Span<const ControlField> DrainFields() { return kDrainFields; }
-absl::Span<const ControlField> SessionFields() { return kSessionFields; }
 
 absl::StatusOr<ControlModel> ParsePlan(absl::string_view body) {
   return ParseModel(body, PlanFields());
@@ -125,14 +121,8 @@ absl::StatusOr<ControlModel> ParseLoad(absl::string_view body) {
   return ParseModel(body, LoadFields());
 }
 
-absl::StatusOr<std::string> ParseUnload(absl::string_view body) {
-  const auto json = ParseBody(body, UnloadFields());
-  if (!json.ok()) return json.status();
-  return *TextMember(*json, "model");
-}
-
 absl::StatusOr<wire::DrainNodeRequest> ParseDrain(absl::string_view body) {
-  const auto json = ParseBody(body, DrainFields());
+  const auto json = ParseBody(body, kDrainFields);
   if (!json.ok()) return json.status();
   FieldReader reader(*json);
   wire::DrainNodeRequest request;
@@ -142,10 +132,48 @@ absl::StatusOr<wire::DrainNodeRequest> ParseDrain(absl::string_view body) {
   return request;
 }
 
-absl::StatusOr<std::string> ParseSession(absl::string_view body) {
-  const auto json = ParseBody(body, SessionFields());
+absl::StatusOr<NodeRemoval> ParseNodeRemoval(absl::string_view body) {
+  const auto json = ParseBody(body, kRemoveNodeFields);
   if (!json.ok()) return json.status();
-  return *TextMember(*json, "code");
+  FieldReader reader(*json);
+  NodeRemoval removal = {.node = *TextMember(*json, "node"),
+                         .now = reader.Bool("now").value_or(false)};
+  if (!reader.status().ok()) return reader.status();
+  return removal;
+}
+
+absl::StatusOr<ControlConfirmation> ParseConfirmation(absl::string_view body) {
+  const auto json = ParseBody(body, kConfirmFields);
+  if (!json.ok()) return json.status();
+  FieldReader reader(*json);
+  ControlConfirmation confirmation = {.approval = *TextMember(*json, "approval"),
+                                      .is_same = reader.Bool("same").value_or(false)};
+  if (!reader.status().ok()) return reader.status();
+  return confirmation;
+}
+
+absl::StatusOr<ModelAlias> ParseAlias(absl::string_view body) {
+  const auto json = ParseBody(body, kNewAliasFields);
+  if (!json.ok()) return json.status();
+  return ModelAlias{.name = *TextMember(*json, "alias"), .model = *TextMember(*json, "model")};
+}
+
+absl::StatusOr<ControlToken> ParseNewToken(absl::string_view body) {
+  const auto json = ParseBody(body, kNewTokenFields);
+  if (!json.ok()) return json.status();
+  FieldReader reader(*json);
+  ControlToken token = {.name = *TextMember(*json, "name"),
+                        .scopes = reader.Text("scopes").value_or("chat"),
+                        .days = reader.Integer("days", kDays).value_or(0)};
+  if (!reader.status().ok()) return reader.status();
+  return token;
+}
+
+absl::StatusOr<std::string> ParseText(absl::string_view body,
+                                      absl::Span<const ControlField> fields) {
+  const auto json = ParseBody(body, fields);
+  if (!json.ok()) return json.status();
+  return *TextMember(*json, fields.front().name);
 }
 
 }  // namespace strata

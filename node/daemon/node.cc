@@ -422,11 +422,14 @@ absl::StatusOr<ApiScopes> Node::UseTokens(const NodeOptions& options, const std:
 std::unique_ptr<ControlApi> Node::MakeControlApi(const NodeOptions& options,
                                                  const std::string& folder,
                                                  const std::string& address) {
-  ControlApi::Options control = {.node_id = id_,
-                                 .node_name = name_,
-                                 .token_file = folder.empty() ? "" : ApiTokenFilePath(folder),
-                                 .view_only = options.page_view_only};
-  control.new_client = [address] { return CoordinatorClient::At(address); };
+  ControlApi::Options control = {
+      .node = {.id = id_,
+               .name = name_,
+               .address = address,
+               .data_dir = folder,
+               .key = options.key,
+               .on_files_changed = [service = service_.get()] { service->ForgetLocalModels(); }},
+      .view_only = options.page_view_only};
   control.feed.origin = NewNodeId();
   control.feed.fetch = [this]() -> absl::StatusOr<ClusterState> {
     auto report = coordinator_->Report();

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "node/base/json_line.h"
 #include "node/base/standard_output.h"
 #include "node/doctor/doctor_collect.h"
 #include "transport/base/own_program.h"
@@ -99,8 +100,7 @@ std::string DoctorJson(const std::vector<Check>& checks) {
                     {"text", check.text},
                     {"advice", check.advice}});
   }
-  const nlohmann::json out = {{"ok", ok}, {"checks", std::move(list)}};
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return JsonLine({{"ok", ok}, {"checks", std::move(list)}});
 }
 
 absl::StatusOr<bool> RunDoctor(const DoctorOptions& options) {

@@ -105,6 +105,12 @@ HubOptions HubOptionsFromEnvironment() {
   return options;
 }
 
+bool IsOfflineByVariable() {
+  // Set to anything but 0, as Hugging Face's own programs read it.
+  const std::string value = EnvironmentVariable("HF_HUB_OFFLINE");
+  return !value.empty() && value != "0";
+}
+
 std::string TokenFor(const HubOptions& options, absl::string_view url) {
   return absl::StartsWith(url, options.hf_endpoint + "/") ? options.hf_token : "";
 }

@@ -29,6 +29,8 @@ struct HubOptions {
 // HUGGING_FACE_HUB_TOKEN, or the file HF_TOKEN_PATH, HF_HOME/token, ~/.cache/huggingface/token.
 // OLLAMA_REGISTRY is that of Ollama's.
 HubOptions HubOptionsFromEnvironment();
+// Whether Hugging Face's own variable forbids asking it.
+bool IsOfflineByVariable();
 // The token for an address; empty: there is none, or it is not for that host.
 std::string TokenFor(const HubOptions& options, absl::string_view url);
 

@@ -325,6 +325,18 @@ absl::StatusOr<LocalModel> FindLocalModel(absl::Span<const LocalModel> models,
   return ChooseLocalModel(models, *source, std::nullopt);
 }
 
+bool IsModelFile(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error) && !fs::is_directory(path, error);
+}
+
+std::string ModelPathOf(const std::string& model) {
+  if (!IsModelFile(model)) return model;
+  std::error_code error;
+  const std::string path = fs::absolute(model, error).string();
+  return error ? model : path;
+}
+
 uint64_t ContextOf(const std::string& path) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);

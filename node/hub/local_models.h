@@ -54,6 +54,11 @@ absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
 absl::StatusOr<LocalModel> FindLocalModel(absl::Span<const LocalModel> models,
                                           absl::string_view name);
 
+// Whether it is there. A folder that has a model's name is not the model.
+bool IsModelFile(const std::string& path);
+// The absolute path of a file on this machine; else `model` unchanged.
+std::string ModelPathOf(const std::string& model);
+
 // The longest context that the model was made for, by its file's header; 0: unknown. Reads a few
 // MB.
 uint64_t ContextOf(const std::string& path);

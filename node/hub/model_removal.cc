@@ -96,6 +96,20 @@ absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::stri
   return removal;
 }
 
+absl::Status CheckNotLoaded(const ModelRemoval& removal, const wire::ListModelsResponse& loaded) {
+  for (const wire::ModelStatus& model : loaded.models()) {
+    const bool is_it = absl::c_any_of(removal.files, [&](const std::string& file) {
+      std::error_code error;
+      return fs::equivalent(file, model.source().path(), error) && !error;
+    });
+    if (is_it) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(removal.name, " is loaded; strata unload ", model.name(), " makes it free"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RemoveModel(const ModelFolders& folders, const ModelRemoval& removal) {
   const fs::path root = fs::path(folders.strata).lexically_normal();
   for (const std::string& file : removal.files) {

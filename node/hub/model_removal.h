@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "node/hub/local_models.h"
+#include "proto/coordinator.pb.h"
 
 namespace strata {
 
@@ -25,6 +26,9 @@ struct ModelRemoval {
 // the path of any of its parts. kNotFound: there is none; kFailedPrecondition: it is another
 // program's, with its command; kInvalidArgument: several, which are listed.
 absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::string_view name);
+
+// kFailedPrecondition: one of the loaded models has one of these files.
+absl::Status CheckNotLoaded(const ModelRemoval& removal, const wire::ListModelsResponse& loaded);
 
 // Removes the files, and folders in ModelFolders::strata that are empty then. The system's errors;
 // the model is no whole one then.

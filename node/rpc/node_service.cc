@@ -206,7 +206,12 @@ grpc::ServerUnaryReactor* NodeService::ListLocalModels(grpc::CallbackServerConte
                                                        const wire::ListLocalModelsRequest*,
                                                        wire::ListLocalModelsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  local_models_.Get(kLocalModelsAge, [reactor, response](const absl::StatusOr<LocalModels>& found) {
+  absl::Duration age_max = kLocalModelsAge;
+  {
+    absl::MutexLock lock(mu_);
+    age_max = std::min(age_max, SteadyTime::Now() - local_models_changed_);
+  }
+  local_models_.Get(age_max, [reactor, response](const absl::StatusOr<LocalModels>& found) {
     if (!found.ok()) {
       reactor->Finish(ToGrpc(found.status()));
       return;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "coordinator/models/self_test_file.h"
 #include "node/base/cached_fetch.h"
 #include "node/hub/local_models.h"
@@ -16,6 +18,7 @@
 #include "node/workers/stage_host.h"
 #include "proto/node.grpc.pb.h"
 #include "transport/base/event_loop.h"
+#include "transport/base/steady_time.h"
 
 namespace strata {
 
@@ -73,6 +76,13 @@ class NodeService final : public wire::Node::CallbackService {
                                        const wire::DetokenizeRequest* request,
                                        wire::DetokenizeResponse* response) override;
 
+  // Files of models, or their aliases, have changed: ListLocalModels() looks at the disk again. Any
+  // thread.
+  void ForgetLocalModels() {
+    absl::MutexLock lock(mu_);
+    local_models_changed_ = SteadyTime::Now();
+  }
+
  private:
   // `address` with the host by which this node reaches the node with that id, where known. Loop.
   std::string Reroute(const std::string& address, const std::string& node_id) const;
@@ -87,6 +97,8 @@ class NodeService final : public wire::Node::CallbackService {
   bool draining_ = false;                                              // loop
   using LocalModels = std::shared_ptr<const std::vector<LocalModel>>;  // shared with calls
   CachedFetch<LocalModels> local_models_;
+  absl::Mutex mu_;
+  SteadyTime local_models_changed_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
 };
 
 }  // namespace strata

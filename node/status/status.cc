@@ -15,6 +15,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
+#include "node/base/json_line.h"
 #include "node/base/standard_output.h"
 #include "node/status/status_watch.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -42,18 +43,6 @@ bool IsLoading(const wire::StageStatus& stage) {
          stage.state() == wire::StageStatus::WAITING || stage.state() == wire::StageStatus::LOADING;
 }
 
-// As the coordinator lists the models; empty where it does not answer at once.
-std::vector<wire::ModelStatus> LoadedModels(const std::string& address) {
-  grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(kModelsTime));
-  wire::ListModelsResponse models;
-  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))
-                                  ->ListModels(&context, wire::ListModelsRequest(), &models);
-  if (!status.ok()) return {};
-  MakePrintable(&models);
-  return {models.models().begin(), models.models().end()};
-}
-
 // The time that the model stays: ", pinned", ", goes after 4 min without requests"; empty: for
 // ever.
 std::string StayText(const std::vector<wire::ModelStatus>& loaded, absl::string_view id) {
@@ -69,6 +58,17 @@ std::string StayText(const std::vector<wire::ModelStatus>& loaded, absl::string_
 }
 
 }  // namespace
+
+std::vector<wire::ModelStatus> LoadedModels(const std::string& address) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(kModelsTime));
+  wire::ListModelsResponse models;
+  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))
+                                  ->ListModels(&context, wire::ListModelsRequest(), &models);
+  if (!status.ok()) return {};
+  MakePrintable(&models);
+  return {models.models().begin(), models.models().end()};
+}
 
 std::string LinkRateText(uint64_t bytes_per_s) {
   // In bits, as the speeds of links usually are.
@@ -258,8 +258,7 @@ json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) 
 
 }  // namespace
 
-std::string StatusJson(const ClusterSnapshot& report,
-                       const std::vector<wire::ModelStatus>& loaded) {
+json StatusJson(const ClusterSnapshot& report, const std::vector<wire::ModelStatus>& loaded) {
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
   std::map<std::string, PrintableText> shown;  // by id
   for (const ModelView& model : models) shown.emplace(model.id, model.name);
@@ -315,13 +314,25 @@ std::string StatusJson(const ClusterSnapshot& report,
                      {"idle_ms", model.idle_ms()},
                      {"pinned", model.pinned()}});
   }
-  const json out = {{"cluster", report.cluster.cluster()},
-                    {"coordinator", absl::BytesToHexString(report.cluster.coordinator())},
-                    {"epoch", report.cluster.epoch().counter()},
-                    {"nodes", std::move(nodes)},
-                    {"models", std::move(stays)},
-                    {"problems", ProblemsOf(report, models)}};
-  return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return {{"cluster", report.cluster.cluster()},
+          {"coordinator", absl::BytesToHexString(report.cluster.coordinator())},
+          {"epoch", report.cluster.epoch().counter()},
+          {"nodes", std::move(nodes)},
+          {"models", std::move(stays)},
+          {"waiting", WaitingNodesJson(report.cluster)},
+          {"problems", ProblemsOf(report, models)}};
+}
+
+json WaitingNodesJson(const wire::GetClusterResponse& cluster) {
+  json waiting = json::array();
+  for (const wire::WaitingNode& node : cluster.waiting()) {
+    json addresses = json::array();
+    for (const std::string& address : node.addresses()) addresses.push_back(address);
+    waiting.push_back({{"id", absl::BytesToHexString(node.node_id())},
+                       {"name", node.name()},
+                       {"addresses", std::move(addresses)}});
+  }
+  return waiting;
 }
 
 absl::Status RunStatus(const StatusOptions& options) {
@@ -332,8 +343,8 @@ absl::Status RunStatus(const StatusOptions& options) {
   if (!report.ok()) return report.status();
   if (!options.json) DisambiguateNodeNames(&*report);
   const std::vector<wire::ModelStatus> loaded = LoadedModels((*client)->address());
-  const std::string text = options.json ? StatusJson(*report, loaded) : StatusText(*report, loaded);
-  return WriteToStdout(text);
+  return WriteToStdout(options.json ? JsonLine(StatusJson(*report, loaded))
+                                    : StatusText(*report, loaded));
 }
 
 }  // namespace strata

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/models/cluster_snapshot.h"
+#include "nlohmann/json_fwd.hpp"
 #include "node/client/cluster_client.h"
 #include "node/status/status_models.h"
 
@@ -21,12 +22,16 @@ struct StatusOptions {
 // Prints to stdout. Blocks. kUnavailable: no node answers.
 absl::Status RunStatus(const StatusOptions& options);
 
-// For people, or one line of JSON; each ends with a line's end. `loaded`: as the coordinator lists
-// the models; empty where it is not known how long they stay. Pure.
+// As the coordinator lists the loaded models, by the node at `address`; empty where it does not
+// answer at once. Blocks.
+std::vector<wire::ModelStatus> LoadedModels(const std::string& address);
+
+// For people, or for programs; the text ends with a line's end. `loaded`: as of LoadedModels().
+// Pure.
 std::string StatusText(const ClusterSnapshot& report,
                        const std::vector<wire::ModelStatus>& loaded = {});
-std::string StatusJson(const ClusterSnapshot& report,
-                       const std::vector<wire::ModelStatus>& loaded = {});
+nlohmann::json StatusJson(const ClusterSnapshot& report,
+                          const std::vector<wire::ModelStatus>& loaded);
 
 // The problems that a person should know of, a line each. Pure.
 std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
@@ -45,5 +50,8 @@ std::string LinkRateText(uint64_t bytes_per_s);
 
 // The text shows at most so many links.
 inline constexpr size_t kLinksShownMax = 40;
+
+// The nodes that wait for a key: [{"id":…,"name":…,"addresses":[…]}, …]. Pure.
+nlohmann::json WaitingNodesJson(const wire::GetClusterResponse& cluster);
 
 }  // namespace strata

@@ -20,6 +20,7 @@
 #include "ftxui/screen/screen.hpp"
 #include "nlohmann/json.hpp"
 #include "node/base/exit_code.h"
+#include "node/base/json_line.h"
 #include "node/base/process_setup.h"
 #include "node/base/standard_output.h"
 #include "node/status/status_source.h"
@@ -244,10 +245,8 @@ absl::Status RunStatusLines(const StatusOptions& options) {
     const auto next = SteadyClock::now() + kEvery;
     const absl::StatusOr<ClusterSnapshot> report = (*source)->Fetch();
     const std::string line =
-        report.ok() ? StatusJson(*report)
-                    : nlohmann::json({{"error", std::string(report.status().message())}})
-                              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                          "\n";
+        JsonLine(report.ok() ? StatusJson(*report, LoadedModels((*source)->address()))
+                             : nlohmann::json{{"error", std::string(report.status().message())}});
     if (!WriteToStdout(line).ok()) return absl::OkStatus();
     std::this_thread::sleep_until(next);
   }

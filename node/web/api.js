@@ -124,11 +124,12 @@ export async function watch(on, signal) {
 
 export const chatModels = async () => (await (await request('/v1/models')).json()).data;
 
-// Streams a chat: onDelta({ content, reasoning }) for each piece; returns { usage, finish }.
-export async function chat(body, onDelta, signal) {
+// Streams a chat: onPrompt({ processed, total }) while its prompt is read, onDelta({ content, reasoning }) for each piece;
+// returns { usage, finish }.
+export async function chat(body, onPrompt, onDelta, signal) {
   const result = { usage: null, finish: '' };
   const response = await request('/v1/chat/completions', {
-    body: { ...body, stream: true, stream_options: { include_usage: true } },
+    body: { ...body, stream: true, stream_options: { include_usage: true }, return_progress: true },
     signal,
   });
   for await (const event of events(response)) {
@@ -136,6 +137,7 @@ export async function chat(body, onDelta, signal) {
     const value = JSON.parse(event.data);
     if (value.error) throw new ApiError(0, value.error.message);
     if (value.usage) result.usage = value.usage;
+    if (value.prompt_progress) onPrompt(value.prompt_progress);
     const choice = value.choices?.[0];
     if (!choice) continue;
     if (choice.finish_reason) result.finish = choice.finish_reason;

@@ -4,6 +4,7 @@ import { marked } from 'marked';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { chat, chatModels } from './api.js';
+import { query } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.chat;
@@ -109,7 +110,7 @@ function Message({ message, isLast, isRunning, onAgain, onEdit }) {
   return html`<article class=${`message ${message.role}`}>
     ${message.reasoning && html`<details open=${isRunning && !message.content}><summary>${words.thoughts}</summary><p class="plain">${message.reasoning}</p></details>`}
     ${isUser ? html`<p class="plain">${message.content}</p>` : html`<${Markdown} source=${message.content} />`}
-    ${isRunning && !message.content && !message.reasoning && html`<p class="small">${words.waiting}</p>`}
+    ${isRunning && !message.content && !message.reasoning && html`<p class="small">${message.prompt ? words.reading(message.prompt) : words.waiting}</p>`}
     ${message.problem && html`<p class="problem">${words.interrupted(message.problem)}</p>`}
     <p class="small">${stats}
       ${!isRunning && isUser && html` <button onClick=${onEdit}>${words.edit}</button>`}
@@ -134,7 +135,7 @@ export function Chat({ connected, models: cluster_models }) {
     chatModels().then((data) => {
       if (gone) return;
       setModels(data.map((model) => model.id));
-      const asked = new URLSearchParams(location.hash.split('?')[1] || '').get('model');
+      const asked = query().get('model');
       setCurrent((old) => (asked || !data.some((model) => model.id === old.model)
         ? { ...old, model: asked || data[0]?.id || '' } : old));
     }, () => {});
@@ -179,7 +180,7 @@ export function Chat({ connected, models: cluster_models }) {
     setRunning(stop);
     setProblem('');
     stay.current = true;
-    const answer = { role: 'assistant', content: '', reasoning: '', problem: '', stats: null };
+    const answer = { role: 'assistant', content: '', reasoning: '', problem: '', stats: null, prompt: null };
     const shown = () => ({ ...conversation, messages: [...conversation.messages, { ...answer }] });
     const began = performance.now();
     let first = 0;
@@ -192,17 +193,23 @@ export function Chat({ connected, models: cluster_models }) {
       const tokens = result?.usage?.completion_tokens || pieces;
       return { tokens, first, rate: pieces > 1 && seconds > 0 ? (tokens - 1) / seconds : 0 };
     };
+    const redraw = () => {
+      timer ||= setTimeout(() => {
+        timer = 0;
+        if (pieces > 0) answer.stats = stats(null);
+        setCurrent((old) => (old.id === conversation.id ? shown() : old));
+      }, redraw_ms);
+    };
     try {
-      const result = await chat(body, ({ content, reasoning }) => {
+      const result = await chat(body, (prompt) => {
+        answer.prompt = prompt;
+        redraw();
+      }, ({ content, reasoning }) => {
         if (pieces === 0) first = performance.now() - began;
         pieces += 1;
         answer.content += content;
         answer.reasoning += reasoning;
-        timer ||= setTimeout(() => {
-          timer = 0;
-          answer.stats = stats(null);
-          setCurrent((old) => (old.id === conversation.id ? shown() : old));
-        }, redraw_ms);
+        redraw();
       }, stop.signal);
       answer.stats = stats(result);
       if (result.finish === 'length') answer.problem = words.cut;

@@ -1,21 +1,12 @@
 // The cluster as it is: nodes with their memory, links, problems, and what happened.
 import { useState } from 'preact/hooks';
 import { html } from 'htm/preact';
-import { call } from './api.js';
+import { call, get } from './api.js';
+import { bytes, Events } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.cluster;
 const picture_nodes_max = 16; // more are a list alone
-
-export function bytes(n) {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let i = 0;
-  while (n >= 1024 && i < units.length - 1) {
-    n /= 1024;
-    i += 1;
-  }
-  return `${i === 0 || n >= 100 ? n.toFixed(0) : n.toFixed(1)} ${units[i]}`;
-}
 
 const rate = (bytes_per_s) => (bytes_per_s * 8 < 2e9
   ? `${((bytes_per_s * 8) / 1e6).toFixed(0)} Mbit/s` : `${((bytes_per_s * 8) / 1e9).toFixed(1)} Gbit/s`);
@@ -98,6 +89,42 @@ function linksOf(cluster) {
   return links;
 }
 
+// The transports by which models' stages send between two nodes, "gRPC" or "UCX posix", by the link's key.
+function kindsOf(cluster) {
+  const kinds = {};
+  const places = new Map(); // of stages
+  cluster.nodes.forEach((node, i) => node.stages.forEach((stage) => places.set(`${stage.epoch}/${stage.stage}`, i)));
+  cluster.nodes.forEach((node, i) => node.stages.forEach((stage) => {
+    const j = places.get(`${stage.epoch}/${(stage.stage + 1) % stage.n_stages}`);
+    if (stage.link_wire && j !== undefined && j !== i) (kinds[`${Math.min(i, j)}/${Math.max(i, j)}`] ||= new Set()).add(stage.link_wire);
+  }));
+  return kinds;
+}
+
+// What is wrong, in words, with what to do.
+function Doctor({ setNote }) {
+  const [checks, setChecks] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const examine = async () => {
+    setBusy(true);
+    try {
+      setChecks((await get('/doctor')).checks);
+    } catch (error) {
+      setNote(error.message);
+    }
+    setBusy(false);
+  };
+  const found = (checks || []).filter((check) => check.state !== 'ok');
+  return html`<section class="card" aria-labelledby="doctor"><h2 id="doctor">${words.doctor}</h2>
+    <p class="small">${words.doctorWhat}</p>
+    <div role="status">${checks && !found.some((check) => check.state === 'wrong') && html`<p class="good">${words.fine(checks.length)}</p>`}
+      <ul class="rows">${found.map((check) => html`<li key=${`${check.id} ${check.target}`}>
+        <span class=${`state ${check.state === 'wrong' ? 'bad' : ''}`}>${words.checkStates[check.state]}</span> <b>${check.target}</b> ${check.text}
+        ${check.advice && html`<pre tabindex="0">${check.advice}</pre>`}</li>`)}</ul></div>
+    <p class="actions"><button disabled=${busy} onClick=${examine}>${busy ? words.examining : words.examine}</button></p>
+  </section>`;
+}
+
 function Picture({ cluster, links }) {
   const n = cluster.nodes.length;
   const [width, height] = [640, n < 3 ? 110 : 360];
@@ -122,18 +149,10 @@ function Picture({ cluster, links }) {
   </svg>`;
 }
 
-export function Events({ happened }) {
-  return html`<section class="card" aria-labelledby="happened"><h2 id="happened">${text.events.heading}</h2>
-    ${happened.length === 0 ? html`<p class="small">${text.events.none}</p>` : html`<ol class="events">
-      ${happened.map((event) => html`<li key=${`${event.at_ms}${event.kind}${event.node || event.model}`}>
-        <time datetime=${new Date(event.at_ms).toISOString()}>${new Date(event.at_ms).toLocaleTimeString()}</time>
-        ${' '}${text.events[event.kind]?.(event) || event.kind}</li>`)}</ol>`}
-  </section>`;
-}
-
 export function Cluster({ cluster, models, happened, isAdmin, viewOnly, setNote }) {
   if (!cluster) return html`<p role="status">${text.loading}</p>`;
   const links = linksOf(cluster);
+  const kinds = kindsOf(cluster);
   const coordinator = cluster.nodes.find((node) => node.id === cluster.coordinator);
   return html`
     <h1>${words.heading(cluster.cluster)} <span class="small">${words.nodes(cluster.nodes.length)}, ${coordinator ? words.coordinates(coordinator.name) : words.noCoordinator}</span></h1>
@@ -144,8 +163,9 @@ export function Cluster({ cluster, models, happened, isAdmin, viewOnly, setNote 
     <div class="grid">${cluster.nodes.map((node) => html`<${NodeCard} key=${node.id} node=${node} models=${models} isAdmin=${isAdmin} setNote=${setNote} isCoordinator=${node.id === cluster.coordinator} />`)}</div>
     ${cluster.nodes.length > 1 && html`<section class="card"><details open=${links.length <= 20}><summary>${words.links}</summary>
       ${links.length === 0 ? html`<p class="small">${words.unmeasured}</p>` : html`<div class="scroll"><table>
-        <thead><tr><th>${words.link}</th><th>${words.roundTrip}</th><th>${words.slowest}</th><th>${words.throughput}</th></tr></thead>
-        <tbody>${links.map((link) => html`<tr key=${`${link.i}/${link.j}`}><td>${link.from} – ${link.to}</td><td>${milliseconds(link.round_trip_p50_us)}</td><td>${milliseconds(link.round_trip_p99_us)}</td><td>${rate(link.bytes_per_s)}</td></tr>`)}</tbody>
+        <thead><tr><th>${words.link}</th><th>${words.roundTrip}</th><th>${words.slowest}</th><th>${words.throughput}</th><th>${words.kind}</th></tr></thead>
+        <tbody>${links.map((link) => html`<tr key=${`${link.i}/${link.j}`}><td>${link.from} – ${link.to}</td><td>${milliseconds(link.round_trip_p50_us)}</td><td>${milliseconds(link.round_trip_p99_us)}</td><td>${rate(link.bytes_per_s)}</td><td>${[...(kinds[`${link.i}/${link.j}`] || [])].join(', ')}</td></tr>`)}</tbody>
       </table></div>`}</details></section>`}
+    ${isAdmin && html`<${Doctor} setNote=${setNote} />`}
     <${Events} happened=${happened} />`;
 }

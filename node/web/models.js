@@ -1,8 +1,9 @@
 // The loaded models: where their layers are, what they do, and how to load and unload one.
 import { useState } from 'preact/hooks';
 import { html } from 'htm/preact';
-import { call, post } from './api.js';
-import { bytes, Events } from './cluster.js';
+import { post } from './api.js';
+import { Aliases, OnDisk, Pull } from './files.js';
+import { bytes, Events, Layers, LoadProgress, useLoad } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.models;
@@ -27,7 +28,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
   };
   const speed = Math.min(...stages.map((stage) => stage.now?.tokens_per_s ?? Infinity));
   return html`<article class="card" aria-label=${model.model}>
-    <h2>${model.model} <span class=${`state ${model.state === 'serving' ? 'good' : model.state === 'failed' ? 'bad' : ''}`}>${words.states[model.state] || model.state}</span></h2>
+    <h2>${model.model} <span class=${`state ${model.state === 'serving' ? 'good' : model.state === 'failed' ? 'bad' : ''}`}>${words.states[model.state] || model.state}</span>${model.pinned && html` <span class="tag">${words.pinned}</span>`}</h2>
     <p class="small">${words.facts(model)}, ${bytes(model.tensor_bytes)}</p>
     ${model.problem && html`<p class="problem">${model.problem}</p>`}
     <dl class="facts">
@@ -36,8 +37,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
       <div><dt>${words.speedLabel}</dt><dd>${Number.isFinite(speed) ? words.speed(speed) : '–'}</dd></div>
       <div><dt>${words.idleLabel}</dt><dd>${words.keepAlive(model.keep_alive_ms)}</dd></div>
     </dl>
-    <div class="layers" aria-hidden="true">${stages.map((stage, i) => html`
-      <span key=${i} class=${`layer l${i % 6}`} style=${{ flexGrow: stage.layers[1] - stage.layers[0] }}>${stage.node} ${stage.layers[0]}–${stage.layers[1] - 1}</span>`)}</div>
+    <${Layers} stages=${stages} />
     <div class="scroll"><table><caption class="hidden">${words.stages(model.model)}</caption>
       <thead><tr><th>${words.stage}</th><th>${words.node}</th><th>${words.device}</th><th>${words.layers}</th><th>${words.weights}</th><th>${words.kv}</th><th>${words.busy}</th><th>${words.tokens}</th><th>${words.wire}</th></tr></thead>
       <tbody>${stages.map((stage, i) => html`<tr key=${i}>
@@ -54,53 +54,37 @@ function Model({ model, cluster, isAdmin, setNote }) {
   </article>`;
 }
 
-// A load's stages with their bytes; `load`: { stages, bytes: { stage: [done, total] } }.
-export function LoadProgress({ load }) {
-  return html`<div role="status">
-    ${load.note && html`<p class="small">${load.note}</p>`}
-    ${load.stages.map((stage, i) => {
-      const [done, total] = load.bytes[i] || [0, 0];
-      const label = words.progress(stage.node, stage.layers[0], stage.layers[1] - 1);
-      return html`<label key=${i} class="progress">${label} <progress max="1" value=${total ? done / total : undefined}></progress> ${total ? `${bytes(done)} / ${bytes(total)}` : ''}</label>`;
-    })}</div>`;
-}
+// How long a model stays; of POST load.
+const stayBody = (stay) => ({
+  ...(stay.minutes && { keep_alive_ms: Math.round(60000 * Number(stay.minutes)) }),
+  ...(stay.pinned && { pinned: true }),
+});
 
-// Loads with a state for LoadProgress; returns the model.
-export function loadModel(body, setLoad) {
-  const load = { note: '', stages: [], bytes: {} };
-  setLoad({ ...load });
-  return call('/load', body, (type, value) => {
-    if (type === 'note') load.note = value.note;
-    if (type === 'placed') {
-      load.stages = value.stages;
-      load.bytes = {};
-    }
-    if (type === 'progress') load.bytes[value.stage] = [value.bytes_done, value.bytes_total];
-    setLoad({ ...load });
-  });
-}
-
-export function Models({ models, cluster, happened, isAdmin, viewOnly, setNote }) {
+export function Models({ models, cluster, happened, isAdmin, viewOnly, own, pull, setPull, setNote }) {
   const [path, setPath] = useState('');
-  const [load, setLoad] = useState(null);
-  const submit = async (event) => {
+  const [stay, setStay] = useState({ minutes: '', pinned: false });
+  const [load, loadModel] = useLoad(setNote);
+  const [round, setRound] = useState(0); // of what the nodes have on disk
+  const changed = () => setRound((n) => n + 1);
+  const run = (body) => loadModel({ ...body, ...stayBody(stay) });
+  const submit = (event) => {
     event.preventDefault();
-    try {
-      const model = await loadModel({ model: path.trim() }, setLoad);
-      setNote((model.was_there ? words.was_there : words.loaded)(model.model));
-    } catch (error) {
-      setNote(error.message);
-    }
-    setLoad(null);
+    run({ model: path.trim() });
   };
+  const states = (models || []).map((model) => `${model.id} ${model.state}`).join();
   return html`<h1>${words.heading}</h1>
     ${!models ? html`<p role="status">${text.loading}</p>` : models.length === 0 ? html`<p class="card">${words.none}</p>`
       : models.map((model) => html`<${Model} key=${model.id} model=${model} cluster=${cluster} isAdmin=${isAdmin} setNote=${setNote} />`)}
     ${isAdmin ? html`<form class="card" onSubmit=${submit}><h2>${words.load}</h2>
       <label>${words.path}<input name="path" value=${path} onInput=${(e) => setPath(e.target.value)} spellcheck="false" /></label>
+      <div class="fields"><label>${words.keepFor}<input type="number" min="1" placeholder=${words.keepAlive(0)} value=${stay.minutes} onInput=${(e) => setStay({ ...stay, minutes: e.target.value })} /></label></div>
+      <label class="check"><input type="checkbox" checked=${stay.pinned} onChange=${(e) => setStay({ ...stay, pinned: e.target.checked })} /> ${words.pin}</label>
       <p class="actions"><button class="main" disabled=${!path.trim() || load}>${words.loadButton}</button>
         <a class="button" href=${`#plan?model=${encodeURIComponent(path.trim())}`}>${words.planButton}</a></p>
       ${load && html`<${LoadProgress} load=${load} />`}</form>`
       : html`<p class="small">${viewOnly ? text.login.viewOnly : text.login.needAdmin}</p>`}
+    <${OnDisk} own=${own} round=${`${round} ${states}`} changed=${changed} isAdmin=${isAdmin} busy=${load} load=${run} setNote=${setNote} />
+    ${isAdmin && html`<${Pull} pull=${pull} setPull=${setPull} pulled=${changed} setNote=${setNote} />
+    <${Aliases} changed=${changed} setNote=${setNote} />`}
     <${Events} happened=${happened} />`;
 }

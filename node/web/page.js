@@ -2,6 +2,7 @@
 import { render } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
+import { Access } from './access.js';
 import { get, post, session, watch } from './api.js';
 import { Chat } from './chat.js';
 import { Cluster } from './cluster.js';
@@ -10,7 +11,7 @@ import { Plan } from './plan.js';
 import { text } from './strings.js';
 
 const events_max = 200;
-const views = { cluster: Cluster, models: Models, plan: Plan, chat: Chat };
+const views = { cluster: Cluster, models: Models, plan: Plan, access: Access, chat: Chat };
 const viewOf = () => {
   const name = location.hash.replace(/^#/, '').split('?')[0];
   return views[name] ? name : 'cluster';
@@ -55,6 +56,7 @@ function App({ linkProblem }) {
   const [models, setModels] = useState(null);
   const [happened, setHappened] = useState([]);
   const [note, setNote] = useState(linkProblem);
+  const [pull, setPull] = useState(null); // the fetch of a model, which goes on in other views
   const [round, setRound] = useState(0); // grows with each login
 
   useEffect(() => {
@@ -109,11 +111,16 @@ function App({ linkProblem }) {
   };
   const scopes = who?.scopes || [];
   const shared = {
-    cluster, models, happened, setNote, view,
+    cluster, models, happened, setNote, view, pull, setPull,
+    own: who?.node?.id,
     isAdmin: scopes.includes('admin'),
     viewOnly: Boolean(who?.view_only),
     connected,
   };
+  // Nodes of one cluster mostly have their pages at the same port.
+  const others = connected === false && cluster ? cluster.nodes.filter((node) => node.state === 'alive')
+    .map((node) => ({ name: node.name, host: node.address.replace(/:\d+$/, '') }))
+    .filter(({ host }) => host && host !== location.hostname) : [];
   const needsToken = who && scopes.length === 0;
   const View = views[view];
   return html`
@@ -130,6 +137,8 @@ function App({ linkProblem }) {
       ${session.token && html`<button onClick=${() => login('')}>${text.login.logout}</button>`}
     </header>
     <main id="content" tabindex="-1">
+      ${others.length > 0 && html`<p class="note" role="status">${text.otherPages} ${others.map(({ name, host }) => html`
+        <a key=${host} href=${`${location.protocol}//${host}${location.port && `:${location.port}`}/#${view}`}>${name}</a> `)}</p>`}
       ${note && html`<p class="note" role="status">${note} <button onClick=${() => setNote('')} aria-label=${text.cancel}>×</button></p>`}
       ${needsToken ? html`<${Login} onToken=${login} wrong=${refused} />`
         : who?.chatOnly && view !== 'chat' ? html`<p class="card">${text.login.chatOnly}</p>`

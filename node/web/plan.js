@@ -2,17 +2,14 @@
 import { useEffect, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { post } from './api.js';
-import { bytes } from './cluster.js';
-import { LoadProgress, loadModel } from './models.js';
+import { bytes, Layers, LoadProgress, query, useLoad } from './parts.js';
 import { text } from './strings.js';
 
 const words = text.plan;
-const query = () => new URLSearchParams(location.hash.split('?')[1] || '');
 
 function Result({ plan }) {
   return html`<section class="card" aria-live="polite"><h2>${plan.model.name}</h2>
-    <div class="layers" aria-hidden="true">${plan.stages.map((stage, i) => html`
-      <span key=${i} class=${`layer l${i % 6}`} style=${{ flexGrow: stage.layers[1] - stage.layers[0] }}>${stage.node} ${stage.layers[0]}–${stage.layers[1] - 1}</span>`)}</div>
+    <${Layers} stages=${plan.stages} />
     <p>${words.predicted}: ${plan.steps.map((step) => `${step.sequences} × ${words.tokensPerSecond(1000 / step.step_ms)}`).join(', ')}</p>
     <div class="scroll"><table><caption class="hidden">${words.stages}</caption>
       <thead><tr><th>${text.models.node}</th><th>${text.models.device}</th><th>${text.models.layers}</th><th>${text.models.weights}</th><th>${text.models.kv}</th></tr></thead>
@@ -23,23 +20,25 @@ function Result({ plan }) {
 }
 
 export function Plan({ models, cluster, isAdmin, setNote }) {
-  const [form, setForm] = useState({ model: '', ctx: '', seqs: '', objective: 'latency', exclude: '', assign: '' });
+  const [form, setForm] = useState({ model: '', node: '', ctx: '', seqs: '', objective: 'latency', exclude: '', assign: '' });
   const [plan, setPlan] = useState(null);
   const [problem, setProblem] = useState('');
   const [busy, setBusy] = useState(false);
-  const [load, setLoad] = useState(null);
-  const set = (name) => (event) => setForm((old) => ({ ...old, [name]: event.target.value }));
+  const [load, loadModel] = useLoad(setNote, setProblem);
+  const set = (name) => (event) => setForm((old) => ({ ...old, ...(name === 'model' && { node: '' }), [name]: event.target.value }));
   useEffect(() => {
     const asked = query();
     setForm((old) => ({
       ...old,
       model: asked.get('model') || old.model || models?.[0]?.model || '',
+      node: asked.get('node') || '',
       exclude: asked.get('without') || old.exclude,
     }));
   }, [Boolean(models)]);
   const body = () => {
     const out = { model: form.model.trim(), objective: form.objective };
     for (const name of ['ctx', 'seqs']) if (form[name]) out[name] = Number(form[name]);
+    if (form.node) out.node = form.node;
     for (const name of ['exclude', 'assign']) if (form[name].trim()) out[name] = form[name].trim();
     return out;
   };
@@ -55,15 +54,6 @@ export function Plan({ models, cluster, isAdmin, setNote }) {
     }
     setBusy(false);
   };
-  const loadIt = async () => {
-    try {
-      const model = await loadModel(body(), setLoad);
-      setNote((model.was_there ? text.models.was_there : text.models.loaded)(model.model));
-    } catch (error) {
-      setProblem(error.message);
-    }
-    setLoad(null);
-  };
   return html`<h1>${words.heading}</h1><p>${words.words}</p>
     <form class="card" onSubmit=${submit}>
       <label>${words.model}<input name="model" list="loaded" value=${form.model} onInput=${set('model')} spellcheck="false" aria-describedby="model-hint" /></label>
@@ -78,7 +68,7 @@ export function Plan({ models, cluster, isAdmin, setNote }) {
       </div>
       <datalist id="nodes">${(cluster?.nodes || []).map((node) => html`<option key=${node.id} value=${node.name}></option>`)}</datalist>
       <p class="actions"><button class="main" disabled=${busy || !form.model.trim()}>${busy ? words.planning : words.button}</button>
-        ${isAdmin && plan && html`<button type="button" disabled=${load} onClick=${loadIt}>${words.load}</button>`}</p>
+        ${isAdmin && plan && html`<button type="button" disabled=${load} onClick=${() => loadModel(body())}>${words.load}</button>`}</p>
       ${load && html`<${LoadProgress} load=${load} />`}
     </form>
     ${problem && html`<p class="card problem" role="alert">${problem}</p>`}

@@ -1,10 +1,11 @@
 // The page in a real browser, against two real nodes: one cluster for all checks, in order.
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import fs from 'node:fs';
 import { createRequire } from 'node:module';
 import http from 'node:http';
 import { after, before, test } from 'node:test';
-import { end, model, openPage, startBrowser, startNode } from './run.mjs';
+import { end, model, openPage, startBrowser, startGuest, startNode } from './run.mjs';
 
 const hostile = '<img src=x onerror=alert(1)>';
 const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
@@ -53,7 +54,7 @@ test('a link from strata page admits once', async () => {
 test('plans and loads a model over both nodes', async () => {
   await page.getByRole('link', { name: 'Plan' }).click();
   await page.getByLabel('Model', { exact: true }).fill(model);
-  await page.getByLabel('Context').fill('512');
+  await page.getByLabel('Context').fill('1000');
   await page.getByRole('button', { name: 'Plan', exact: true }).click();
   await page.getByText('Predicted').waitFor({ timeout: 60000 }); // the nodes measure first
   await page.getByRole('button', { name: 'Load by this plan' }).click();
@@ -79,9 +80,72 @@ test('chats, and keeps the conversation', async () => {
   await page.locator('.message.assistant').waitFor();
 });
 
-for (const view of ['Cluster', 'Models', 'Plan', 'Chat']) {
+const show = (view) => page.getByRole('navigation').getByRole('link', { name: view }).click();
+const loaded = async () => (await (await fetch(`${kitchen.http}/api/strata/v1/models`)).json()).models[0];
+
+test('drains a node, which takes layers again when it is told', async () => {
+  await show('Cluster');
+  const card = page.getByRole('article', { name: 'kitchen' });
+  await card.getByRole('button', { name: 'Drain' }).click();
+  await page.getByText('kitchen has no layers any more.').waitFor({ timeout: 60000 });
+  assert.deepEqual((await loaded()).stages.map((stage) => stage.node), [hostile]);
+  await card.getByRole('button', { name: 'Take layers again' }).click();
+  await page.getByText('kitchen takes layers again').waitFor();
+});
+
+test('an answer goes on when the node that computes it is killed', async () => {
+  await show('Chat');
+  await page.getByRole('button', { name: 'New' }).click();
+  await page.waitForFunction(() => document.querySelector('.talk select')?.value);
+  await page.getByText('Settings').click();
+  await page.getByLabel('JSON Schema').fill(JSON.stringify({ type: 'array', minItems: 120, maxItems: 120, items: { const: 'sea' } }));
+  await page.getByLabel('Message').fill('The old captain');
+  await page.keyboard.press('Enter');
+  await page.locator('.message.assistant').getByText('sea').first().waitFor();
+  await attic.stop('SIGKILL');
+  assert.ok(await page.getByRole('button', { name: 'Stop' }).isVisible()); // in the middle of the answer
+  await page.getByRole('button', { name: 'Ask again' }).waitFor({ timeout: 60000 });
+  const [{ messages }] = JSON.parse(await page.evaluate(() => localStorage.getItem('strata-conversations')));
+  assert.deepEqual(JSON.parse(messages.at(-1).content), Array(120).fill('sea'));
+  assert.deepEqual((await loaded()).stages.map((stage) => stage.node), ['kitchen']);
+  attic = await startNode(hostile, kitchen, { dir: attic.dir });
+});
+
+test('says what is wrong, with what to do', async () => {
+  await show('Cluster');
+  await page.getByRole('button', { name: 'Examine' }).click();
+  const doctor = page.getByRole('region', { name: 'Doctor' });
+  await doctor.locator('li, .good').first().waitFor({ timeout: 60000 });
+  assert.deepEqual(await barriers(page), []);
+});
+
+test('admits a node once both show the same digits', async () => {
+  const cellar = await startGuest('cellar', kitchen);
+  await show('Access');
+  await page.getByLabel('Address of a node').fill(cellar.address);
+  await page.getByRole('button', { name: 'Approve', exact: true }).click();
+  assert.equal(await page.locator('.code').innerText(), await cellar.code);
+  await page.getByRole('button', { name: 'It shows the same' }).click();
+  await page.getByText('is admitted').waitFor({ timeout: 20000 });
+  await page.getByRole('button', { name: 'Remove cellar' }).waitFor({ timeout: 20000 });
+});
+
+test('makes a token, shows it once, and revokes it', async () => {
+  await page.getByLabel('Who or what will use it').fill('radio');
+  await page.getByLabel('view: see the cluster').check();
+  await page.getByRole('button', { name: 'New token' }).click();
+  const token = await page.locator('code').innerText();
+  assert.match(token, /^strata-token-/);
+  await page.reload();
+  await page.getByRole('button', { name: 'Revoke radio' }).click();
+  await page.getByText('of radio is revoked').waitFor();
+  assert.ok(!(await page.content()).includes(token));
+  assert.equal(await page.getByRole('button', { name: 'Revoke radio' }).count(), 0);
+});
+
+for (const view of ['Cluster', 'Models', 'Plan', 'Access', 'Chat']) {
   test(`${view} keeps nobody out, on a phone neither`, async () => {
-    await page.getByRole('navigation').getByRole('link', { name: view }).click();
+    await show(view);
     await page.locator('main h1').waitFor({ state: 'attached' });
     assert.deepEqual(await barriers(page), []);
     await page.setViewportSize({ width: 390, height: 844 });
@@ -109,7 +173,7 @@ test('shows fifty nodes, on a phone too', async () => {
 });
 
 test('goes on when the node was gone and is back', async () => {
-  await page.getByRole('navigation').getByRole('link', { name: 'Cluster' }).click();
+  await show('Cluster');
   await kitchen.stop('SIGKILL');
   await page.getByText('no answer').waitFor();
   kitchen = await startNode('kitchen', attic, { dir: kitchen.dir, http: kitchen.httpPort });
@@ -118,9 +182,63 @@ test('goes on when the node was gone and is back', async () => {
 });
 
 test('unloads, and no step has left an error', async () => {
-  await page.getByRole('navigation').getByRole('link', { name: 'Models' }).click();
+  await show('Models');
   await page.getByRole('button', { name: 'Unload' }).click({ timeout: 60000 });
   await page.getByText('was unloaded').first().waitFor({ timeout: 60000 });
+  assert.deepEqual(page.problems, []);
+});
+
+// A web server that has the model; resolves with the address of its file.
+async function startHub() {
+  const bytes = fs.readFileSync(model);
+  const hub = http.createServer((request, response) => {
+    const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range || '');
+    const [begin, last] = [Number(range?.[1] || 0), Math.min(Number(range?.[2] || bytes.length), bytes.length - 1)];
+    const headers = { 'Content-Length': last - begin + 1, ETag: '"demo"', 'Accept-Ranges': 'bytes' };
+    if (range) headers['Content-Range'] = `bytes ${begin}-${last}/${bytes.length}`;
+    response.writeHead(range ? 206 : 200, headers);
+    response.end(bytes.subarray(begin, last + 1));
+  }).listen(0, '127.0.0.1');
+  await once(hub, 'listening');
+  hub.unref();
+  return `http://127.0.0.1:${hub.address().port}/fetched.gguf`;
+}
+
+test('fetches a model, gives it a name, loads it to stay a while, and deletes it', async () => {
+  await show('Models');
+  await page.getByLabel('A short name').fill(await startHub());
+  await page.getByRole('button', { name: 'Fetch', exact: true }).click();
+  await page.getByText('is on this node.').waitFor({ timeout: 20000 });
+  const row = page.locator('tr', { hasText: 'fetched' });
+  await row.waitFor({ timeout: 20000 });
+  const { models } = await (await fetch(`${kitchen.http}/api/strata/v1/files`)).json();
+  const { path } = models.find(({ name }) => name.includes('fetched'));
+
+  await page.getByLabel('New name').fill('old-captain');
+  await page.getByLabel('Stands for').fill(path);
+  await page.getByRole('button', { name: 'Set', exact: true }).click();
+  await page.getByRole('button', { name: 'Delete old-captain' }).click();
+  await page.getByText('is no other name any more').waitFor();
+
+  await page.getByLabel('Unload after').fill('90');
+  await page.getByLabel('Pinned').check();
+  await row.getByRole('button', { name: 'Load' }).click();
+  const card = page.getByRole('article', { name: 'Strata demo' });
+  await card.getByText('5400 s without a request').waitFor({ timeout: 60000 });
+  await card.getByText('pinned').waitFor();
+  await row.getByText('loaded').waitFor();
+  assert.equal(await row.getByRole('button', { name: 'Delete' }).count(), 0);
+  await card.getByRole('button', { name: 'Unload' }).click();
+  await card.waitFor({ state: 'detached', timeout: 60000 });
+  await row.getByRole('button', { name: 'Delete' }).click();
+  await page.getByText('are free again').waitFor();
+  assert.ok(!fs.existsSync(path));
+});
+
+test('removes a node', async () => {
+  await show('Access');
+  await page.getByRole('button', { name: 'Remove cellar' }).click();
+  await page.getByText('cellar is removed.').waitFor({ timeout: 60000 });
   assert.deepEqual(page.problems, []);
 });
 

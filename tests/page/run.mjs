@@ -33,7 +33,8 @@ export async function startNode(name, peer, options = {}) {
   const http = options.http || (await freePort());
   const args = ['node', '--listen', `127.0.0.1:${options.port || 0}`, '--no-mdns', '--name', name, '--data-dir', dir,
     '--http', `127.0.0.1:${http}`, ...(peer ? ['--peer', peer.address] : []), ...(options.args || [])];
-  const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', options.stderr || 'ignore'] });
+  const own = { ...env, XDG_CACHE_HOME: path.join(dir, 'cache') }; // another machine has other files
+  const child = spawn(program, args, { env: own, stdio: ['ignore', 'pipe', options.stderr || 'ignore'] });
   nodes.add(child);
   const lines = readline.createInterface({ input: child.stdout });
   const ready = await new Promise((resolve, reject) => {
@@ -47,6 +48,24 @@ export async function startNode(name, peer, options = {}) {
   });
   node.link = () => strata('page', '--data-dir', dir).trim();
   return node;
+}
+
+// A node without a key, which waits until `peer` admits it; resolves when it waits. `code` resolves with its six digits.
+export async function startGuest(name, peer) {
+  const address = `127.0.0.1:${await freePort()}`;
+  const { STRATA_KEY_FILE: _, ...without } = env;
+  const dir = fs.mkdtempSync(path.join(folder, 'node-'));
+  const child = spawn(program, ['node', '--listen', address, '--no-mdns', '--name', name, '--peer', peer.address,
+    '--http', `127.0.0.1:${await freePort()}`, '--data-dir', dir],
+  { env: { ...without, XDG_CACHE_HOME: path.join(dir, 'cache') }, stdio: ['ignore', 'ignore', 'pipe'] });
+  nodes.add(child);
+  const lines = readline.createInterface({ input: child.stderr });
+  const said = (words) => new Promise((resolve) => {
+    lines.on('line', (line) => words.test(line) && resolve(words.exec(line)[1]));
+  });
+  const code = said(/The code is +(\S.*?) +:/);
+  await said(/(waits) to be admitted/);
+  return { address, code };
 }
 
 export async function startBrowser() {

@@ -60,7 +60,7 @@ TEST(CrossOrigin, WhatIsOpenIsNotOpenUnderASitesOwnName) {
   const auto under = [](const std::string& host, const BrowserPolicy& policy = {}) {
     HttpRequest request;
     request.headers = {{"host", host}};
-    return CheckHost(request, policy);
+    return CheckOpenAccess(request, policy);
   };
   for (const char* host :
        {"192.168.1.5:7080", "[fe80::1]:7080", "localhost:7080", "10.0.0.1", ""}) {
@@ -69,6 +69,16 @@ TEST(CrossOrigin, WhatIsOpenIsNotOpenUnderASitesOwnName) {
   EXPECT_THAT(under("rebound.example:7080"),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("--allow-host")));
   EXPECT_THAT(under("Attic:7080", {.origins = {}, .hosts = {"attic"}}), IsOk());
+}
+
+TEST(CrossOrigin, WhatIsOpenIsNotOpenForImagesOfOtherSites) {
+  HttpRequest request = From("");
+  request.headers = {{"host", "localhost:7080"}, {"sec-fetch-site", "cross-site"}};
+  EXPECT_THAT(CheckOpenAccess(request, {}), StatusIs(absl::StatusCode::kPermissionDenied));
+  for (const char* site : {"same-origin", "same-site", "none"}) {
+    request.headers[1].second = site;
+    EXPECT_THAT(CheckOpenAccess(request, {}), IsOk()) << site;
+  }
 }
 
 TEST(CrossOrigin, OnlyExactOriginsAreAllowed) {

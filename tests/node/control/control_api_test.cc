@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/control/approvals.h"
 #include "node/control/control_request.h"
 
 namespace strata {
@@ -20,14 +21,11 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 ControlApi::Options Options(bool view_only = false) {
-  return {.node_id = "7f",
-          .node_name = "attic",
+  return {.node = {.id = "7f", .name = "attic"},
           .view_only = view_only,
-          .feed = {.origin = "a",
-                   .fetch = []() -> absl::StatusOr<ClusterState> {
+          .feed = {.origin = "a", .fetch = []() -> absl::StatusOr<ClusterState> {
                      return absl::UnavailableError("");
-                   }},
-          .new_client = [] { return nullptr; }};
+                   }}};
 }
 
 std::set<std::string> Described(const Json& api) {
@@ -84,9 +82,19 @@ TEST(ControlApi, TakesTheFieldsThatItDescribesAndNoOthers) {
   const auto parse = [](const std::string& path, const std::string& body) -> absl::Status {
     if (path == "/plan") return ParsePlan(body).status();
     if (path == "/load") return ParseLoad(body).status();
-    if (path == "/unload") return ParseUnload(body).status();
+    if (path == "/unload") return ParseText(body, kUnloadFields).status();
+    if (path == "/files/remove") return ParseText(body, kRemoveFileFields).status();
+    if (path == "/nodes/approve") return ParseText(body, kApproveFields).status();
+    if (path == "/nodes/approve/confirm") return ParseConfirmation(body).status();
+    if (path == "/nodes/remove") return ParseNodeRemoval(body).status();
+    if (path == "/tokens/new") return ParseNewToken(body).status();
+    if (path == "/tokens/revoke") return ParseText(body, kRevokeTokenFields).status();
+    if (path == "/aliases/new") return ParseAlias(body).status();
+    if (path == "/aliases/remove") return ParseText(body, kRemoveAliasFields).status();
+    if (path == "/search") return ParseText(body, kSearchFields).status();
+    if (path == "/pull") return ParseText(body, kPullFields).status();
     if (path == "/drain") return ParseDrain(body).status();
-    if (path == "/session") return ParseSession(body).status();
+    if (path == "/session") return ParseText(body, kSessionFields).status();
     return absl::UnimplementedError(path);
   };
   int bodies = 0;
@@ -113,12 +121,13 @@ TEST(ControlApi, TakesTheFieldsThatItDescribesAndNoOthers) {
     }
     EXPECT_THAT(parse(path, "[]"), StatusIs(absl::StatusCode::kInvalidArgument)) << path;
   }
-  EXPECT_EQ(bodies, 5);
+  EXPECT_EQ(bodies, 15);
 }
 
 TEST(ControlRequest, CarriesWhatThePlannerIsAsked) {
   const auto load = ParseLoad(R"({"model": "/m.gguf", "ctx": 512, "seqs": 2, "exclude": "attic",
-      "assign": "kitchen=0-3", "cache_type_k": "q8_0", "mmap": false, "exact": true})");
+      "assign": "kitchen=0-3", "cache_type_k": "q8_0", "mmap": false, "exact": true,
+      "keep_alive_ms": 60000, "pinned": true})");
   ASSERT_THAT(load, IsOk());
   EXPECT_EQ(load->model, "/m.gguf");
   EXPECT_EQ(load->placement.n_ctx(), 512u);
@@ -128,6 +137,18 @@ TEST(ControlRequest, CarriesWhatThePlannerIsAsked) {
   EXPECT_EQ(load->placement.cache().type_k(), "q8_0");
   EXPECT_TRUE(load->placement.cache().exact());
   EXPECT_FALSE(load->use_mmap);
+  EXPECT_EQ(load->keep_alive_ms, 60000);
+  EXPECT_TRUE(load->pinned);
+}
+
+TEST(Approvals, TakesTheFirstAnswer) {
+  Approvals approvals;
+  const std::string id = approvals.Begin();
+  EXPECT_THAT(approvals.Answer(id, true), IsOk());
+  EXPECT_THAT(approvals.Answer(id, false), IsOk());
+  EXPECT_TRUE(approvals.Wait(id));
+  approvals.End(id);
+  EXPECT_THAT(approvals.Answer(id, true), StatusIs(absl::StatusCode::kNotFound));
 }
 
 }  // namespace

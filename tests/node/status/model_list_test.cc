@@ -1,4 +1,4 @@
-#include "node/cli/model_list.h"
+#include "node/status/model_list.h"
 
 #include <string>
 #include <vector>

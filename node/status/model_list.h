@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "nlohmann/json.hpp"
 #include "node/hub/local_models.h"
 #include "proto/coordinator.pb.h"
@@ -29,6 +30,14 @@ struct ModelFit {
 ModelFit FitOf(const absl::StatusOr<wire::PlanExplained>& plan);
 // "yes, 12.3 tokens/s", "no: 3.2 GiB missing", "?".
 std::string FitText(const ModelFit& fit);
+
+// Memory that the nodes have free, each device once, and what of it a model may have; the rest is
+// for its caches and activations. 0: nobody knows.
+struct ModelRoom {
+  uint64_t free_bytes = 0;
+  uint64_t model_bytes = 0;
+};
+ModelRoom RoomForModels(const ClusterSnapshot& report);
 
 struct ListedModel {
   // Where it is.

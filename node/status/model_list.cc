@@ -1,7 +1,8 @@
-#include "node/cli/model_list.h"
+#include "node/status/model_list.h"
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -81,6 +82,24 @@ std::string FitText(const ModelFit& fit) {
       "yes",
       fit.tokens_per_second > 0 ? absl::StrFormat(", %.3g tokens/s", fit.tokens_per_second) : "",
       fit.n_ctx > 0 && fit.n_ctx < fit.n_ctx_max ? absl::StrCat(", context ", fit.n_ctx) : "");
+}
+
+ModelRoom RoomForModels(const ClusterSnapshot& report) {
+  // Nodes of one machine share its devices, and some devices the machine's memory.
+  std::map<std::pair<std::string, std::string>, uint64_t> free;
+  for (const NodeReport& node : report.nodes) {
+    const std::string machine = node.info.machine_id().empty() ? node.id() : node.info.machine_id();
+    if (node.info.devices().empty()) free[{machine, ""}] = node.info.memory_free();
+    for (const wire::DeviceInfo& device : node.info.devices()) {
+      uint64_t& bytes = free[{machine, device.shares_machine_memory() ? "" : device.name()}];
+      const uint64_t limit = device.memory_limit();
+      bytes = std::max(bytes,
+                       limit == 0 ? device.memory_free() : std::min(limit, device.memory_free()));
+    }
+  }
+  uint64_t sum = 0;
+  for (const auto& [device, bytes] : free) sum += bytes;
+  return {.free_bytes = sum, .model_bytes = sum / 4 * 3};
 }
 
 std::vector<ListedModel> ListModelsOf(const wire::ListKnownModelsResponse& known,
