@@ -104,11 +104,6 @@ class Cluster:
         self.strata("load", url, "--assign", ",".join(parts), "--ctx", "256", "--seqs", "1", "--json")
         return time.time() - begin
 
-    # What the nodes say of their fetches.
-    def said(self):
-        logs = [open(f"{self.folder}/{i + 1}.log").read() for i in range(len(self.nodes))]
-        return [line for log in logs for line in re.findall(r"\] (.* of weights: .*)", log)[-1:]]
-
     def close(self):
         for node in self.nodes:
             node.stdin.close()
@@ -133,7 +128,7 @@ def measure(options):
             cluster = Cluster(options, network, n_nodes)
             try:
                 loads[n_nodes] = cluster.load(url)
-                say(f"{n_nodes} nodes load it in {loads[n_nodes]:.1f} s: " + "; ".join(cluster.said()))
+                say(f"{n_nodes} nodes load it in {loads[n_nodes]:.1f} s")
             finally:
                 cluster.close()
         return {"bytes": size, "link_s": round(link, 2), "one_node_s": round(loads[1], 2),

@@ -29,7 +29,10 @@ TEST(StateFile, IsLockedByOneProcessWhateverSignalsComeToTheOthers) {
   action.sa_handler = [](int) {};  // without SA_RESTART, so that waiting ends with EINTR
   sigaction(SIGUSR1, &action, &before);
   const pid_t waits = fork();
-  if (waits == 0) _exit(LockFile(path).ok() ? 0 : 1);
+  if (waits == 0) {
+    lock->Close();  // its copy, which would hold the lock as well
+    _exit(LockFile(path).ok() ? 0 : 1);
+  }
   sigaction(SIGUSR1, &before, nullptr);
   ASSERT_GT(waits, 0);
   for (int i = 0; i < 20; ++i) {
