@@ -1,12 +1,11 @@
 #include "coordinator/models/desired_state_file.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <utility>
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "transport/base/state_file.h"
 #include "transport/base/thread_name.h"
 #include "transport/security/private_file.h"
 
@@ -20,12 +19,6 @@ absl::StatusOr<std::string> ReadDesired(const std::string& path) {
   const absl::StatusOr<Secret> file = ReadPrivateFile(path);
   if (!file.ok()) return file.status();
   return std::string(file->Reveal());
-}
-
-absl::StatusOr<std::string> SetAside(const std::string& path) {
-  std::string name = path + ".unusable";
-  if (rename(path.c_str(), name.c_str()) != 0) return absl::ErrnoToStatus(errno, path);
-  return name;
 }
 
 }  // namespace

@@ -1,23 +1,19 @@
 #include "node/api/api_token_file.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <functional>
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "transport/base/state_file.h"
 #include "transport/security/private_file.h"
 #include "transport/security/secret_text.h"
 
@@ -106,13 +102,8 @@ auto Find(Tokens* tokens, absl::string_view name) {
 // Reads the tokens, applies `change`, writes them. One program at a time: the lock is a file of its
 // own, since each change replaces the file of tokens.
 absl::Status Change(const std::string& path, const std::function<absl::Status(Tokens*)>& change) {
-  const std::string lock = path + ".lock";
-  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::ErrnoToStatus(errno, lock);
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  while (flock(fd, LOCK_EX) != 0) {
-    if (errno != EINTR) return absl::ErrnoToStatus(errno, lock);
-  }
+  const auto lock = LockFile(path + ".lock");
+  if (!lock.ok()) return lock.status();
   absl::StatusOr<Tokens> tokens = ReadApiTokens(path);
   if (!tokens.ok()) return tokens.status();
   if (absl::Status status = change(&*tokens); !status.ok()) return status;

@@ -184,11 +184,12 @@ void ReadContextShift(FieldReader* fields, ApiRequest* request) {
       static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
 }
 
-void ReadSpeculation(FieldReader* fields, ApiRequest* request) {
+std::optional<wire::Speculation> ReadSpeculation(FieldReader* fields) {
   const auto text = fields->Text("speculate");
-  if (!text) return;
-  request->speculation = SpeculationNamed(*text);
-  if (!request->speculation) fields->Wrong("speculate", "must be auto, off or ngram");
+  if (!text) return std::nullopt;
+  const auto speculation = SpeculationNamed(*text);
+  if (!speculation) fields->Wrong("speculate", "must be auto, off or ngram");
+  return speculation;
 }
 
 void EnableLogprobs(ApiRequest* request, uint32_t top) {

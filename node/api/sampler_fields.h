@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names
                    ApiRequest* request);
 // llama.cpp's fields for the context's end.
 void ReadContextShift(FieldReader* fields, ApiRequest* request);
-// "speculate", our own: auto, off or ngram.
-void ReadSpeculation(FieldReader* fields, ApiRequest* request);
+// "speculate", our own: auto, off or ngram; nullopt: it is not there.
+std::optional<wire::Speculation> ReadSpeculation(FieldReader* fields);
 // Reports the log-probability of each token, and of the `top` likeliest at its place.
 void EnableLogprobs(ApiRequest* request, uint32_t top);
 // OpenAI's "suffix"; an empty one is none.

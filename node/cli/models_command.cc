@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
@@ -139,7 +140,8 @@ absl::Status ListCatalogue(const ModelsOptions& options) {
 absl::Status RunModels(const ModelsOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead
   if (options.catalogue) return ListCatalogue(options);
-  std::vector<LocalModel> here = FindLocalModels(ModelFoldersFromEnvironment());
+  const ModelFolders folders = ModelFoldersFromEnvironment();
+  std::vector<LocalModel> here = FindLocalModels(folders);
   SetAliases(AliasesOf(options.client.data_dir), absl::MakeSpan(here));
   const std::unique_ptr<CoordinatorClient> client = ClientOrNote(options.client);
   wire::ListKnownModelsResponse known;
@@ -152,15 +154,24 @@ absl::Status RunModels(const ModelsOptions& options) {
     if (auto models = client->ListModels(); models.ok()) loaded = *std::move(models);
   }
   std::vector<ListedModel> models = ListModelsOf(known, here);
+  const std::vector<UnfinishedModel> unfinished = FindUnfinishedModels(folders);
   if (loaded) {
     const std::vector<wire::ModelStatus> statuses(loaded->models().begin(), loaded->models().end());
     MarkLoaded(statuses, absl::MakeSpan(models));
   }
-  for (ListedModel& model : models) model.n_ctx_max = ContextOf(model.copies[0].path);
+  for (ListedModel& model : models) {
+    // A path of another node's is another file here. The plan says what is not known yet.
+    const auto local = absl::c_find_if(here, [&](const LocalModel& each) {
+      return each.variant.bytes == model.bytes &&
+             absl::c_any_of(model.copies,
+                            [&](const ListedModel::Copy& copy) { return copy.path == each.path; });
+    });
+    if (local != here.end()) model.n_ctx_max = ContextOf(local->path);
+  }
   for (const std::string& node : known.silent()) {
     PrintNote(absl::StrCat(node, " does not answer: its models are left out"));
   }
-  if (models.empty() && !options.json) {
+  if (models.empty() && unfinished.empty() && !options.json) {
     PrintNote(
         "no models are here yet; strata pull NAME fetches one, and strata models --catalog "
         "has names");
@@ -177,6 +188,13 @@ absl::Status RunModels(const ModelsOptions& options) {
                     !model.is_loaded   ? "?"
                     : *model.is_loaded ? "yes"
                                        : "no"});
+  }
+  for (const UnfinishedModel& each : unfinished) {
+    const LocalModel& model = each.model;
+    rows.push_back({model.name,
+                    absl::StrCat(BytesString(each.bytes_here), " of ",
+                                 model.variant.bytes == 0 ? "?" : BytesString(model.variant.bytes)),
+                    QuantOf(model.variant.parts[0].name), "?", model.place, "no"});
   }
   GrowingTable table(std::move(rows));
   Json list = Json::array();
@@ -195,9 +213,24 @@ absl::Status RunModels(const ModelsOptions& options) {
     }
     if (!model.fit.why.empty()) reasons.push_back(absl::StrCat(model.name, ": ", model.fit.why));
   }
+  Json unfinished_list = Json::array();
+  for (const UnfinishedModel& each : unfinished) {
+    if (options.json) {
+      unfinished_list.push_back({{"name", each.model.name},
+                                 {"path", each.model.path},
+                                 {"bytes_here", each.bytes_here},
+                                 {"bytes", each.model.variant.bytes},
+                                 {"fetching", each.is_running}});
+    } else if (auto s = table.Write(each.is_running ? "is being fetched"
+                                                    : "unfinished: pull goes on, rm removes it");
+               !s.ok()) {
+      return s;
+    }
+  }
   if (options.json) {
     return WriteToStdout(JsonLine(
         {{"models", std::move(list)},
+         {"unfinished", std::move(unfinished_list)},
          {"silent", std::vector<std::string>(known.silent().begin(), known.silent().end())}}));
   }
   for (size_t i = 0; i < reasons.size() && i < kReasonsMax; ++i) PrintNote(reasons[i]);

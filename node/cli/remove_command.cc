@@ -42,17 +42,23 @@ absl::Status RunRemove(const RemoveOptions& options) {
     for (const LocalModel& model : FindLocalModels({.strata = folders.strata})) {
       names.push_back(model.name);
     }
+    for (const UnfinishedModel& unfinished : FindUnfinishedModels(folders)) {
+      names.push_back(unfinished.model.name);
+    }
     return absl::NotFoundError(absl::StrCat(removal.status().message(), NearText(meant, names)));
   }
   if (!removal.ok()) return removal.status();
-  if (auto s = CheckUnused(*removal, options.client); !s.ok()) return s;
+  if (!removal->is_unfinished) {
+    if (auto s = CheckUnused(*removal, options.client); !s.ok()) return s;
+  }
+  const std::string shown = removal->name + (removal->is_unfinished ? " (unfinished)" : "");
   if (!options.yes) {
     if (isatty(STDIN_FILENO) == 0) {
       return absl::FailedPreconditionError(
-          absl::StrCat("this would remove ", removal->name, "; --yes does so without a terminal"));
+          absl::StrCat("this would remove ", shown, "; --yes does so without a terminal"));
     }
     const std::string question = absl::StrCat(
-        "Remove ", removal->name, " (", removal->files.size(),
+        "Remove ", shown, " (", removal->files.size(),
         removal->files.size() == 1 ? " file, " : " files, ", BytesString(removal->freed_bytes),
         " freed)",
         removal->users.empty()
@@ -66,8 +72,8 @@ absl::Status RunRemove(const RemoveOptions& options) {
                            ? JsonLine({{"removed", removal->name},
                                        {"files", removal->files},
                                        {"freed_bytes", removal->freed_bytes}})
-                           : absl::StrCat(removal->name, " is removed, ",
-                                          BytesString(removal->freed_bytes), " are free again\n"));
+                           : absl::StrCat(shown, " is removed, ", BytesString(removal->freed_bytes),
+                                          " are free again\n"));
 }
 
 }  // namespace strata

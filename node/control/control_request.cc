@@ -10,6 +10,7 @@
 #include "coordinator/request/request_status.h"
 #include "node/api/field_reader.h"
 #include "node/api/json_body.h"
+#include "node/api/sampler_fields.h"
 
 namespace strata {
 namespace {
@@ -44,8 +45,10 @@ constexpr std::array kModelFields = {
         "keep_alive_ms", "integer",
         "It is unloaded when it has had no request for so long; 0 (the default): it stays"},
     ControlField{"pinned", "boolean", "It is never unloaded to make room for another model"},
+    ControlField{"speculate", "string",
+                 "Guesses at the next tokens: auto (the default), off, ngram"},
 };
-constexpr size_t kLoadOnlyFields = 4;
+constexpr size_t kLoadOnlyFields = 5;
 
 // The body as an object that has only these fields, and those that are required.
 absl::StatusOr<nlohmann::json> ParseBody(absl::string_view body,
@@ -102,7 +105,8 @@ absl::StatusOr<ControlModel> ParseModel(absl::string_view body,
                         .use_mmap = reader.Bool("mmap").value_or(true),
                         .allow_mixed_versions = reader.Bool("allow_mixed_versions").value_or(false),
                         .keep_alive_ms = reader.Integer("keep_alive_ms", kKeepAliveMs).value_or(0),
-                        .pinned = reader.Bool("pinned").value_or(false)};
+                        .pinned = reader.Bool("pinned").value_or(false),
+                        .speculation = ReadSpeculation(&reader).value_or(wire::SPECULATION_AUTO)};
   if (!reader.status().ok()) return reader.status();
   return model;
 }

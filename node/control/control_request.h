@@ -12,6 +12,7 @@
 #include "node/client/key_client.h"
 #include "node/client/model_alias.h"
 #include "proto/coordinator.pb.h"
+#include "proto/frame.pb.h"
 
 namespace strata {
 
@@ -31,6 +32,7 @@ struct ControlModel {
   bool allow_mixed_versions = false;
   int64_t keep_alive_ms = 0;  // as wire::LoadModelRequest has it
   bool pinned = false;
+  wire::Speculation speculation = wire::SPECULATION_AUTO;
 };
 absl::Span<const ControlField> PlanFields();
 absl::Span<const ControlField> LoadFields();

@@ -1,11 +1,5 @@
 #include "node/hub/aliases.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,13 +7,13 @@
 #include <system_error>
 
 #include "absl/algorithm/container.h"
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "node/hub/model_source.h"
 #include "transport/base/printable_text.h"
+#include "transport/base/state_file.h"
 #include "transport/base/utf8.h"
 #include "transport/security/private_file.h"
 
@@ -70,11 +64,8 @@ absl::StatusOr<Aliases> ParseAliases(const std::string& path, const std::string&
 absl::Status ChangeAliases(const std::string& data_dir, const Note& note,
                            absl::FunctionRef<absl::Status(Aliases*)> change) {
   if (auto s = MakePrivateFolder(data_dir); !s.ok()) return s;
-  const std::string lock_path = AliasPath(data_dir) + ".lock";
-  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock < 0) return absl::ErrnoToStatus(errno, lock_path);
-  const absl::Cleanup unlock = [lock] { close(lock); };
-  if (flock(lock, LOCK_EX) != 0) return absl::ErrnoToStatus(errno, lock_path);
+  const auto lock = LockFile(AliasPath(data_dir) + ".lock");
+  if (!lock.ok()) return lock.status();
   auto aliases = OpenAliases(data_dir, note);
   if (!aliases.ok()) return aliases.status();
   if (auto s = change(&*aliases); !s.ok()) return s;
@@ -102,9 +93,9 @@ absl::StatusOr<Aliases> ReadAliases(const std::string& data_dir) {
 absl::StatusOr<Aliases> OpenAliases(const std::string& data_dir, const Note& note) {
   auto aliases = ReadAliases(data_dir);
   if (!absl::IsDataLoss(aliases.status())) return aliases;
-  const std::string path = AliasPath(data_dir), aside = path + ".damaged";
-  if (rename(path.c_str(), aside.c_str()) != 0) return absl::ErrnoToStatus(errno, path);
-  note(absl::StrCat(path, " is damaged, and is ", aside, " now: there are no aliases"));
+  const auto aside = SetAside(AliasPath(data_dir));
+  if (!aside.ok()) return aside.status();
+  note(absl::StrCat(aliases.status().message(), ", and is ", *aside, " now: there are no aliases"));
   return Aliases();
 }
 

@@ -27,13 +27,9 @@ namespace {
 constexpr int kContentsMax = 3;               // of one file, until it fails
 constexpr uint64_t kSplitBytesMin = 4 << 20;  // less is not worth a connection of its own
 constexpr uint64_t kDiskReserveBytes = 64 << 20;
-constexpr absl::Duration kShowEvery = absl::Milliseconds(200), kSaveEvery = absl::Seconds(5);
+constexpr absl::Duration kShowEvery = absl::Milliseconds(200);
 
 absl::Status Changed() { return absl::AbortedError("the file changed at the server"); }
-
-std::string NextAttemptNote(const absl::Status& why, absl::Duration wait) {
-  return absl::StrCat(why.message(), "; the next attempt is in ", absl::ToInt64Seconds(wait), " s");
-}
 
 // The range of a file that one connection fetches.
 struct Piece {
@@ -51,7 +47,11 @@ class FileDownload {
 
  private:
   absl::StatusOr<FileProbe> AskServer();
+  std::string FolderOfFile() const {
+    return std::filesystem::path(file_.path).parent_path().string();
+  }
   absl::Status CheckDisk() const;
+  absl::Status DiskFull(const absl::Status& why) const;
   absl::Status FetchPieces();
   void Work();
   std::optional<size_t> TakePiece() ABSL_LOCKS_EXCLUDED(mu_);
@@ -90,8 +90,7 @@ bool FileDownload::Stopped() {
 absl::StatusOr<absl::Duration> FileDownload::TimeToWait(const absl::Status& why, int attempt) {
   if (!absl::IsUnavailable(why) || attempt >= kAttemptsMax) return why;
   const absl::Duration wait = BackOff(options_.retry_first, attempt, why);
-  if (wait >= absl::Seconds(1)) {
-    std::string note = NextAttemptNote(why, wait);
+  if (std::string note = NextAttemptNote(why, wait); !note.empty()) {
     absl::MutexLock lock(mu_);
     if (notes_.empty() || notes_.back() != note) notes_.push_back(std::move(note));
   }
@@ -121,15 +120,24 @@ absl::StatusOr<FileProbe> FileDownload::AskServer() {
 
 absl::Status FileDownload::CheckDisk() const {
   const uint64_t missing = part_.bytes_missing() + kDiskReserveBytes;
-  const std::string folder = std::filesystem::path(file_.path).parent_path().string();
+  const std::string folder = FolderOfFile();
   struct statvfs disk = {};
   if (statvfs(folder.c_str(), &disk) != 0) return absl::OkStatus();  // writing says why
   const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
   if (free >= missing) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the disk of ", PrintableText::From(folder, kShownPathBytesMax).str(), " has ",
-      BytesString(free), " free, and ", BytesString(missing), " are needed: ",
-      BytesString(missing - free), " are missing; XDG_CACHE_HOME names another folder"));
+      "the disk of ", PrintableText::OfPath(folder).str(), " has ", BytesString(free),
+      " free, and ", BytesString(missing), " are needed: ", BytesString(missing - free),
+      " are missing; XDG_CACHE_HOME names another folder"));
+}
+
+// Of a disk that others filled meanwhile.
+absl::Status FileDownload::DiskFull(const absl::Status& why) const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(why.message(), "; ", BytesString(part_.bytes_missing()),
+                   " are still to come: make room and try again, or name another folder in "
+                   "XDG_CACHE_HOME",
+                   probe_.has_ranges ? "; what came is kept" : ""));
 }
 
 std::vector<MissingRange> FileDownload::Missing() {
@@ -221,6 +229,8 @@ void FileDownload::Work() {
 }
 
 absl::Status FileDownload::FetchPieces() {
+  // From now on a full disk has room for the state.
+  if (auto s = part_.Save(part_.missing()); !s.ok()) return s;
   const int connections = std::max(options_.connections, 1);
   {
     absl::MutexLock lock(mu_);
@@ -236,12 +246,13 @@ absl::Status FileDownload::FetchPieces() {
     threads.emplace_back([this] { Work(); });
   }
   absl::Status saved;
-  for (SteadyTime save_at = SteadyTime::Now() + kSaveEvery;;) {
+  for (SteadyTime save_at = SteadyTime::Now() + options_.save_every;;) {
     bool is_done = false;
     {
       absl::MutexLock lock(mu_);
       const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return working_ == 0; };
-      is_done = mu_.AwaitWithTimeout(absl::Condition(&ended), kShowEvery);
+      is_done =
+          mu_.AwaitWithTimeout(absl::Condition(&ended), std::min(kShowEvery, options_.save_every));
     }
     SayNotes();
     uint64_t missing = 0;
@@ -251,7 +262,7 @@ absl::Status FileDownload::FetchPieces() {
     if (is_done) break;
     if (SteadyTime::Now() < save_at) continue;
     saved.Update(part_.Save(ranges));
-    save_at = SteadyTime::Now() + kSaveEvery;
+    save_at = SteadyTime::Now() + options_.save_every;
   }
   for (std::thread& thread : threads) thread.join();
   absl::Status status;
@@ -268,12 +279,24 @@ absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
   uint64_t at = 0;
   if (auto emptied = part_.Begin("", probe_.bytes); !emptied.ok()) return emptied.status();
   SteadyTime show_at = SteadyTime::Now();
+  FileBeginning beginning{std::string(kGgufMagic)};
+  bool is_checked = false;
+  WebAnswer begun;
+  const auto check = [&]() -> absl::Status {
+    if (auto s = beginning.Check(begun); !s.ok()) return s;
+    is_checked = true;
+    return IsOtherContent(probe_.etag, begun) ? Changed() : absl::OkStatus();
+  };
   const auto answer = http->Stream(
       file_.request,
-      [&](const WebAnswer& begun) {
-        return IsOtherContent(probe_.etag, begun) ? Changed() : absl::OkStatus();
+      [&](const WebAnswer& answers) {
+        begun = answers;
+        return absl::OkStatus();
       },
-      [&](absl::string_view bytes) {
+      [&](absl::string_view bytes) -> absl::Status {
+        if (!is_checked && beginning.Add(bytes)) {
+          if (auto s = check(); !s.ok()) return s;
+        }
         if (probe_.bytes > 0 && at + bytes.size() > probe_.bytes) return Changed();
         if (auto s = part_.Write(at, bytes); !s.ok()) return s;
         at += bytes.size();
@@ -285,6 +308,9 @@ absl::Status FileDownload::FetchWholeOnce(WebGetter* http) {
       });
   if (!answer.ok()) return answer.status();
   if (answer->status != 200) return ErrorOfAnswer(file_.request, *answer, options_.explain);
+  if (!is_checked) {
+    if (auto s = check(); !s.ok()) return s;
+  }
   if (probe_.bytes > 0 && at < probe_.bytes) {
     return absl::UnavailableError("the server sent less than the file has");
   }
@@ -326,6 +352,7 @@ absl::Status FileDownload::Run() {
                                                              .bytes = probe_.bytes,
                                                              .etag = probe_.etag,
                                                              .direct_url = probe_.direct_url,
+                                                             .magic = std::string(kGgufMagic),
                                                              .explain = options_.explain});
   const std::string validator = file_.sha256.empty() ? probe_.etag : file_.sha256;
   const bool has_ranges = probe_.has_ranges;
@@ -336,7 +363,9 @@ absl::Status FileDownload::Run() {
     options_.note("the file at the server is another one by now: it is fetched anew");
   if (auto s = CheckDisk(); !s.ok()) return s;
   if (auto s = part_.Resize(); !s.ok()) return s;
-  if (auto s = has_ranges ? FetchPieces() : FetchWhole(); !s.ok()) return s;
+  if (auto s = has_ranges ? FetchPieces() : FetchWhole(); !s.ok()) {
+    return absl::IsResourceExhausted(s) ? DiskFull(s) : s;
+  }
   return Check();
 }
 
@@ -344,21 +373,25 @@ absl::Status FileDownload::Run() {
 
 absl::StatusOr<FileProbe> AskForModel(WebGetter* http, const WebRequest& request,
                                       const DownloadOptions& options) {
-  for (int attempt = 1;; ++attempt) {
-    // Its first bytes, which no page of a proxy has.
-    auto probe = ProbeFile(http, request, kGgufMagic.size(), options.explain);
-    if (probe.ok() && probe->begin == kGgufMagic) return probe;
-    if (probe.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          PrintableText::From(request.url).str(), ": is no GGUF file",
-          probe->type.empty() ? "" : absl::StrCat(" but ", PrintableText::From(probe->type).str()),
-          ": is it the address of a page, or is there a log-in page in between?"));
-    }
-    if (!absl::IsUnavailable(probe.status()) || attempt == kFirstAttemptsMax) return probe;
-    const absl::Duration wait = BackOff(options.retry_first, attempt, probe.status());
-    if (wait >= absl::Seconds(1)) options.note(NextAttemptNote(probe.status(), wait));
-    if (auto s = WaitUnless(options.cancelled, wait); !s.ok()) return s;
-  }
+  FileProbe probe;
+  absl::Status status = Retry({.first = options.retry_first,
+                               .attempts_max = kFirstAttemptsMax,
+                               .cancelled = options.cancelled,
+                               .note = options.note},
+                              [&] {
+                                // Its first bytes, which no page of a proxy has.
+                                auto asked =
+                                    ProbeFile(http, request, kGgufMagic.size(), options.explain);
+                                if (!asked.ok()) return asked.status();
+                                probe = *std::move(asked);
+                                return absl::OkStatus();
+                              });
+  if (!status.ok()) return status;
+  if (probe.begin == kGgufMagic) return probe;
+  return absl::FailedPreconditionError(absl::StrCat(
+      PrintableText::From(request.url).str(), ": is no GGUF file",
+      probe.type.empty() ? "" : absl::StrCat(" but ", PrintableText::From(probe.type).str()),
+      ": is it the address of a page, or is there a log-in page in between?"));
 }
 
 absl::Status Download(const DownloadFile& file, const DownloadOptions& options) {

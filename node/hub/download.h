@@ -27,6 +27,7 @@ struct DownloadFile {
 struct DownloadOptions {
   int connections = 4;
   absl::Duration retry_first = absl::Milliseconds(500);
+  absl::Duration save_every = absl::Seconds(5);            // a process that is killed loses so much
   std::function<bool()> cancelled = [] { return false; };  // any thread
   // Both on the calling thread.
   std::function<void(const std::string& note)> note = [](const std::string&) {};
@@ -38,8 +39,8 @@ struct DownloadOptions {
 // Blocks, also while another process fetches the same file. After an error what came is kept, and
 // the next call goes on there. kFailedPrecondition, kNotFound, kPermissionDenied: it is no GGUF
 // file, or the server does not give it; kDataLoss: it is not what the hub says; kResourceExhausted:
-// the disk has no room, with the bytes that are missing; kUnavailable: the network or the server
-// failed many times; kCancelled.
+// the disk has no room, with the bytes that are missing and what to do; kUnavailable: the network
+// or the server failed many times; kCancelled.
 absl::Status Download(const DownloadFile& file, const DownloadOptions& options);
 
 // Asks the server about a file, again where it is kUnavailable for half a minute. Uses

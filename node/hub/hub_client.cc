@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "node/hub/foreign_format.h"
 #include "transport/base/environment.h"
@@ -184,21 +183,20 @@ HubClient::HubClient(HubOptions options)
     : options_(std::move(options)), http_(options_.cancelled) {}
 
 absl::StatusOr<WebAnswer> HubClient::Get(const WebRequest& request, const ModelSource& source) {
-  for (int attempt = 1;; ++attempt) {
-    auto answer = http_.Fetch(request, kAnswerBytesMax);
-    absl::Status status = answer.status();
-    if (answer.ok()) {
-      if (answer->status == 200) return answer;
-      status = HubError(*answer, options_, source);
-    }
-    if (!absl::IsUnavailable(status) || attempt == kApiAttemptsMax) return status;
-    const absl::Duration wait = BackOff(options_.retry_first, attempt, status);
-    if (wait >= absl::Seconds(1)) {
-      options_.note(absl::StrCat(status.message(), "; the next attempt is in ",
-                                 absl::ToInt64Seconds(wait), " s"));
-    }
-    if (auto s = WaitUnless(options_.cancelled, wait); !s.ok()) return s;
-  }
+  WebAnswer answer;
+  absl::Status status =
+      Retry({.first = options_.retry_first,
+             .attempts_max = kApiAttemptsMax,
+             .cancelled = options_.cancelled,
+             .note = options_.note},
+            [&] {
+              auto fetched = http_.Fetch(request, kAnswerBytesMax);
+              if (!fetched.ok()) return fetched.status();
+              answer = *std::move(fetched);
+              return answer.status == 200 ? absl::OkStatus() : HubError(answer, options_, source);
+            });
+  if (!status.ok()) return status;
+  return answer;
 }
 
 absl::StatusOr<HubRepo> HubClient::ListRepository(const ModelSource& source) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "node/hub/catalogue.h"
+#include "node/hub/part_file.h"
 #include "shard/model/gguf.h"
 #include "shard/model/gguf_bytes.h"
 #include "transport/base/environment.h"
@@ -59,23 +61,30 @@ std::vector<fs::path> FoldersIn(const fs::path& folder) {
   return folders;
 }
 
-// GGUF files in a folder and below, their names relative to it.
-std::vector<HubFile> FilesBelow(const fs::path& root) {
-  std::vector<HubFile> files;
+// Plain files in a folder and below.
+void VisitFilesBelow(const fs::path& root, absl::FunctionRef<void(const fs::path&)> visit) {
   std::error_code error;
+  size_t files = 0;
   for (fs::recursive_directory_iterator it(root, error), end; !error && it != end;
        it.increment(error)) {
     if (it.depth() >= kDepthMax) it.disable_recursion_pending();
     std::error_code not_there;
-    if (!absl::EndsWithIgnoreCase(it->path().string(), ".gguf") ||
-        !fs::is_regular_file(it->path(), not_there) || !IsGguf(it->path())) {
-      continue;
-    }
-    const auto bytes = fs::file_size(it->path(), not_there);
-    if (not_there) continue;
-    files.push_back({.name = it->path().lexically_relative(root).string(), .bytes = bytes});
-    if (files.size() == kFilesMax) break;
+    if (!fs::is_regular_file(it->path(), not_there)) continue;
+    visit(it->path());
+    if (++files == kFilesMax) break;
   }
+}
+
+// GGUF files in a folder and below, their names relative to it.
+std::vector<HubFile> FilesBelow(const fs::path& root) {
+  std::vector<HubFile> files;
+  VisitFilesBelow(root, [&](const fs::path& path) {
+    if (!absl::EndsWithIgnoreCase(path.string(), ".gguf") || !IsGguf(path)) return;
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error) return;
+    files.push_back({.name = path.lexically_relative(root).string(), .bytes = bytes});
+  });
   return files;
 }
 
@@ -83,23 +92,28 @@ std::string OllamaName(absl::string_view repo, absl::string_view tag) {
   return absl::StrCat("ollama:", absl::StripPrefix(repo, "library/"), ":", tag);
 }
 
+// Of a variant in a folder of a repository's files; `of_folder` has what all in it share.
+LocalModel ModelIn(const fs::path& folder, LocalModel of_folder, ModelVariant variant) {
+  LocalModel model = std::move(of_folder);
+  const std::string stem = fs::path(variant.parts[0].name).stem().string();
+  model.path = (folder / variant.parts[0].name).string();
+  if (model.is_ollama) {
+    model.revision = stem;
+    model.name = OllamaName(model.repo, stem);
+    variant.quant = QuantOf(stem);
+  } else {
+    model.name = model.repo.empty() ? stem : absl::StrCat("hf:", model.repo, ":", variant.quant);
+  }
+  model.variant = std::move(variant);
+  return model;
+}
+
 class Finder {
  public:
   // The models in a folder of a repository's files.
-  void AddFolder(const fs::path& folder, LocalModel model) {
+  void AddFolder(const fs::path& folder, const LocalModel& of_folder) {
     for (ModelVariant& variant : VariantsOf(FilesBelow(folder))) {
-      const std::string stem = fs::path(variant.parts[0].name).stem().string();
-      model.path = (folder / variant.parts[0].name).string();
-      if (model.is_ollama) {
-        model.revision = stem;
-        model.name = OllamaName(model.repo, stem);
-        variant.quant = QuantOf(stem);
-      } else {
-        model.name =
-            model.repo.empty() ? stem : absl::StrCat("hf:", model.repo, ":", variant.quant);
-      }
-      model.variant = std::move(variant);
-      Add(model);
+      Add(ModelIn(folder, of_folder, std::move(variant)));
     }
   }
   void Add(const LocalModel& model) {
@@ -116,23 +130,24 @@ class Finder {
   std::set<std::string> seen_;
 };
 
-// huggingface.co/ORG/REPO/COMMIT/FILE, registry.ollama.ai/USER/NAME/DIGEST/TAG.gguf, and
-// HOST/…/FILE of plain addresses.
-void FindOfStrata(const fs::path& root, Finder* finder) {
+// Folders of files and what all in them share: huggingface.co/ORG/REPO/COMMIT/FILE,
+// registry.ollama.ai/USER/NAME/DIGEST/TAG.gguf, and HOST/…/FILE of plain addresses.
+void VisitFoldersOfStrata(const fs::path& root,
+                          absl::FunctionRef<void(const fs::path&, const LocalModel&)> visit) {
   for (const fs::path& host : FoldersIn(root)) {
     const bool is_ollama = host.filename() == kOllamaFolder;
     if (!is_ollama && host.filename() != kHuggingFaceFolder) {
-      finder->AddFolder(host, {.place = "Strata"});
+      visit(host, {.place = "Strata"});
       continue;
     }
     for (const fs::path& org : FoldersIn(host)) {
       for (const fs::path& repo : FoldersIn(org)) {
         for (const fs::path& content : FoldersIn(repo)) {
-          finder->AddFolder(content, {.repo = absl::StrCat(org.filename().string(), "/",
-                                                           repo.filename().string()),
-                                      .revision = content.filename().string(),
-                                      .is_ollama = is_ollama,
-                                      .place = "Strata"});
+          visit(content,
+                {.repo = absl::StrCat(org.filename().string(), "/", repo.filename().string()),
+                 .revision = content.filename().string(),
+                 .is_ollama = is_ollama,
+                 .place = "Strata"});
         }
       }
     }
@@ -243,13 +258,69 @@ ModelFolders ModelFoldersFromEnvironment() {
 
 std::vector<LocalModel> FindLocalModels(const ModelFolders& folders) {
   Finder finder;
-  if (!folders.strata.empty()) FindOfStrata(folders.strata, &finder);
+  if (!folders.strata.empty()) {
+    VisitFoldersOfStrata(folders.strata, [&](const fs::path& folder, const LocalModel& of_folder) {
+      finder.AddFolder(folder, of_folder);
+    });
+  }
   if (!folders.hugging_face.empty()) FindOfHuggingFace(folders.hugging_face, &finder);
   if (!folders.ollama.empty()) FindOfOllama(folders.ollama, &finder);
   if (!folders.lm_studio.empty()) FindOfLmStudio(folders.lm_studio, &finder);
   if (!folders.llama_cpp.empty()) finder.AddFolder(folders.llama_cpp, {.place = "llama.cpp"});
   for (const std::string& folder : folders.others) finder.AddFolder(folder, {.place = folder});
   return finder.Take();
+}
+
+std::vector<std::string> FilesOf(const LocalModel& model) {
+  // Parts are named relative to one folder, which the first one's path ends the name of.
+  const std::string& first = model.variant.parts[0].name;
+  std::vector<std::string> files;
+  for (const HubFile& part : model.variant.parts) {
+    files.push_back(absl::StrCat(absl::StripSuffix(model.path, first), part.name));
+  }
+  return files;
+}
+
+std::vector<UnfinishedModel> FindUnfinishedModels(const ModelFolders& folders) {
+  std::vector<UnfinishedModel> unfinished;
+  if (folders.strata.empty()) return unfinished;
+  VisitFoldersOfStrata(folders.strata, [&](const fs::path& folder, const LocalModel& of_folder) {
+    std::set<std::string> begun;  // by their names once they are whole
+    VisitFilesBelow(folder, [&](const fs::path& path) {
+      std::string name = path.lexically_relative(folder).string();
+      for (const std::string& tail : PartFilesOf("")) {
+        if (absl::EndsWith(name, tail)) name.resize(name.size() - tail.size());
+      }
+      if (absl::EndsWithIgnoreCase(name, ".gguf")) begun.insert(std::move(name));
+    });
+    std::vector<HubFile> files;
+    for (const std::string& name : begun) files.push_back({.name = name});
+    for (ModelVariant& variant : VariantsOf(files, /*with_lacking=*/true)) {
+      bool is_whole = !VariantsOf(variant.parts).empty(), is_known = is_whole;
+      UnfinishedModel model;
+      for (HubFile& part : variant.parts) {
+        const fs::path path = folder / part.name;
+        std::error_code error;
+        if (fs::exists(path, error)) {
+          part.bytes = fs::file_size(path, error);
+          model.bytes_here += part.bytes;
+          continue;
+        }
+        is_whole = false;
+        const PartProgress progress = ProgressOfPart(path.string());
+        part.bytes = progress.bytes;
+        model.bytes_here += progress.bytes_here;
+        model.is_running = model.is_running || progress.is_running;
+        is_known = is_known && progress.bytes > 0;
+      }
+      if (is_whole) continue;
+      variant.bytes = 0;
+      for (const HubFile& part : variant.parts) variant.bytes += is_known ? part.bytes : 0;
+      model.model = ModelIn(folder, of_folder, std::move(variant));
+      unfinished.push_back(std::move(model));
+    }
+  });
+  return unfinished;
 }
 
 absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,

@@ -43,6 +43,17 @@ struct LocalModel {
 // once.
 std::vector<LocalModel> FindLocalModels(const ModelFolders& folders);
 
+// A model of Strata's own that was not fetched to its end, or is being fetched.
+struct UnfinishedModel {
+  LocalModel model;         // of the parts that have begun; bytes 0: unknown
+  uint64_t bytes_here = 0;  // of all its files
+  bool is_running = false;  // a process is fetching it
+};
+std::vector<UnfinishedModel> FindUnfinishedModels(const ModelFolders& folders);
+
+// The files of a model, by their names once they are whole.
+std::vector<std::string> FilesOf(const LocalModel& model);
+
 // The one that `source` means, chosen as ChooseQuant() does. kNotFound: none is here.
 absl::StatusOr<LocalModel> ChooseLocalModel(absl::Span<const LocalModel> models,
                                             const ModelSource& source,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "node/hub/part_file.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
@@ -20,16 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::string_view kOwnPlace = "Strata";
-
-std::vector<std::string> FilesOf(const LocalModel& model) {
-  // Parts are named relative to one folder, which the first one's path ends the name of.
-  const std::string& first = model.variant.parts[0].name;
-  std::vector<std::string> files;
-  for (const HubFile& part : model.variant.parts) {
-    files.push_back(absl::StrCat(absl::StripSuffix(model.path, first), part.name));
-  }
-  return files;
-}
 
 // The command by which the program that has the model removes it.
 std::string CommandOf(const LocalModel& model) {
@@ -42,25 +33,35 @@ std::string CommandOf(const LocalModel& model) {
   return absl::StrCat("removing the file ", path);
 }
 
-std::vector<LocalModel> Meant(absl::Span<const LocalModel> models, absl::string_view name) {
-  std::vector<LocalModel> meant;
-  for (const LocalModel& model : models) {
-    const bool is_part = model.place == kOwnPlace && absl::c_linear_search(FilesOf(model), name);
-    if (is_part || FindLocalModel({model}, name).ok()) meant.push_back(model);
-  }
-  return meant;
+bool IsMeant(const LocalModel& model, absl::string_view name) {
+  const std::vector<std::string> files = FilesOf(model);
+  const bool is_file = absl::c_any_of(files, [&](const std::string& file) {
+    return file == name || absl::c_linear_search(PartFilesOf(file), name);
+  });
+  return (model.place == kOwnPlace && is_file) || FindLocalModel({model}, name).ok();
 }
 
 }  // namespace
 
 absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::string_view name) {
   const std::string shown = PrintableText::OfPath(name.substr(0, kModelNameBytesMax)).str();
-  const std::vector<LocalModel> own = Meant(FindLocalModels({.strata = folders.strata}), name);
+  std::vector<ModelRemoval> own;
+  for (const LocalModel& model : FindLocalModels({.strata = folders.strata})) {
+    if (IsMeant(model, name)) own.push_back({.name = model.name, .files = FilesOf(model)});
+  }
+  for (const UnfinishedModel& unfinished : FindUnfinishedModels(folders)) {
+    if (!IsMeant(unfinished.model, name)) continue;
+    own.push_back({.name = unfinished.model.name,
+                   .files = FilesOf(unfinished.model),
+                   .is_unfinished = true,
+                   .freed_bytes = unfinished.bytes_here});
+  }
   ModelFolders of_others = folders;
   of_others.strata.clear();
   const std::vector<LocalModel> others = FindLocalModels(of_others);
   if (own.empty()) {
-    for (const LocalModel& model : Meant(others, name)) {
+    for (const LocalModel& model : others) {
+      if (!IsMeant(model, name)) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(shown, " is in the folder of ", model.place,
                        ", which removes it by: ", CommandOf(model)));
@@ -68,16 +69,18 @@ absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::stri
     return absl::NotFoundError(absl::StrCat(shown, " is no model that Strata has here"));
   }
   if (own.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(shown, " may be any of ",
-                     absl::StrJoin(own, ", ",
-                                   [](std::string* out, const LocalModel& model) {
-                                     absl::StrAppend(out, model.name, " (",
-                                                     PrintableText::OfPath(model.path).str(), ")");
-                                   }),
-                     ": name one, or its file"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        shown, " may be any of ",
+        absl::StrJoin(own, ", ",
+                      [](std::string* out, const ModelRemoval& removal) {
+                        absl::StrAppend(out, removal.name, " (",
+                                        removal.is_unfinished ? "unfinished, " : "",
+                                        PrintableText::OfPath(removal.files[0]).str(), ")");
+                      }),
+        ": name one, or its file"));
   }
-  ModelRemoval removal = {.name = own[0].name, .files = FilesOf(own[0])};
+  ModelRemoval removal = std::move(own[0]);
+  if (removal.is_unfinished) return removal;
   for (const std::string& file : removal.files) {
     struct stat info{};
     if (lstat(file.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, file);
@@ -111,11 +114,26 @@ absl::Status CheckNotLoaded(const ModelRemoval& removal, const wire::ListModelsR
 }
 
 absl::Status RemoveModel(const ModelFolders& folders, const ModelRemoval& removal) {
+  // Nobody may fetch it meanwhile.
+  std::vector<PartFile> leftovers;
+  for (const std::string& file : removal.files) {
+    auto leftover = PartFile::OpenLeftover(file);
+    if (leftover.ok()) {
+      leftovers.push_back(*std::move(leftover));
+    } else if (!absl::IsNotFound(leftover.status())) {
+      return leftover.status();
+    }
+  }
+  for (PartFile& leftover : leftovers) leftover.Discard();
   const fs::path root = fs::path(folders.strata).lexically_normal();
   for (const std::string& file : removal.files) {
-    std::error_code error;
-    if (!fs::remove(file, error) && error) {
-      return absl::ErrnoToStatus(error.value(), PrintableText::OfPath(file).str());
+    std::vector<std::string> names = PartFilesOf(file);
+    names.push_back(file);
+    for (const std::string& name : names) {
+      std::error_code error;
+      if (!fs::remove(name, error) && error) {
+        return absl::ErrnoToStatus(error.value(), PrintableText::OfPath(name).str());
+      }
     }
     // Up to the folder of all models, as long as nothing else is in it.
     for (fs::path folder = fs::path(file).lexically_normal().parent_path();

@@ -1,5 +1,5 @@
-// Removes models that Strata has fetched. What other programs have is theirs: this says how they
-// remove it. Blocks on the disk; one thread.
+// Removes models that Strata has fetched, or begun to fetch. What other programs have is theirs:
+// this says how they remove it. Blocks on the disk; one thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace strata {
 
 struct ModelRemoval {
   std::string name;
-  std::vector<std::string> files;  // all parts of the model
+  std::vector<std::string> files;  // all parts of the model, by their names once they are whole
+  bool is_unfinished = false;
   uint64_t freed_bytes = 0;        // of those that have no other name on the disk
   std::vector<std::string> users;  // "LM Studio": programs whose folders link to these files
 };
@@ -30,8 +31,9 @@ absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::stri
 // kFailedPrecondition: one of the loaded models has one of these files.
 absl::Status CheckNotLoaded(const ModelRemoval& removal, const wire::ListModelsResponse& loaded);
 
-// Removes the files, and folders in ModelFolders::strata that are empty then. The system's errors;
-// the model is no whole one then.
+// Removes the files, what is beside them of a fetch, and folders in ModelFolders::strata that are
+// empty then. kFailedPrecondition: another process is fetching it, and nothing is removed; else the
+// system's errors, and the model is no whole one then.
 absl::Status RemoveModel(const ModelFolders& folders, const ModelRemoval& removal);
 
 }  // namespace strata

@@ -6,17 +6,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "transport/base/printable_text.h"
 
 namespace strata {
 namespace {
@@ -25,12 +28,54 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kLockPoll = absl::Milliseconds(200);
 constexpr size_t kReadBytes = 1 << 20;
+constexpr uint64_t kStatBlockBytes = 512;  // of stat::st_blocks
 
 std::string PartOf(const std::string& path) { return path + ".part"; }
 std::string StateOf(const std::string& path) { return path + ".part.json"; }
+std::string NewStateOf(const std::string& path) { return path + ".part.json.new"; }
 
-// ENOSPC is kResourceExhausted by it.
-absl::Status Failed(const std::string& path) { return absl::ErrnoToStatus(errno, path); }
+// As FILE.part.json says.
+struct PartState {
+  std::string validator;
+  uint64_t bytes = 0;
+  std::vector<MissingRange> missing;  // ascending, within `bytes`
+};
+
+// nullopt: there is none, or it is damaged.
+std::optional<PartState> ReadPartState(const std::string& path) {
+  std::ifstream in(StateOf(path), std::ios::binary);
+  const Json json =
+      Json::parse(std::string(std::istreambuf_iterator<char>(in), {}), nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const Json validator = json.value("validator", Json()), bytes = json.value("bytes", Json()),
+             missing = json.value("missing", Json());
+  if (!validator.is_string() || !bytes.is_number_unsigned() || !missing.is_array()) {
+    return std::nullopt;
+  }
+  PartState state = {.validator = validator, .bytes = bytes};
+  uint64_t last = 0;
+  for (const Json& range : missing) {
+    if (!range.is_array() || range.size() != 2 || !range[0].is_number_unsigned() ||
+        !range[1].is_number_unsigned() || range[0] < last || range[1] <= range[0] ||
+        range[1] > state.bytes) {
+      return std::nullopt;
+    }
+    state.missing.push_back({.begin = range[0], .end = last = range[1]});
+  }
+  return state;
+}
+
+uint64_t BytesOf(const std::vector<MissingRange>& missing) {
+  uint64_t bytes = 0;
+  for (const MissingRange& range : missing) bytes += range.end - range.begin;
+  return bytes;
+}
+
+// ENOSPC is kResourceExhausted by it, and a file that is too large for its file system, too.
+absl::Status Failed(const std::string& path) {
+  absl::Status status = absl::ErrnoToStatus(errno, path);
+  return errno == EFBIG ? absl::ResourceExhaustedError(status.message()) : status;
+}
 
 absl::Status WriteAll(int fd, absl::string_view bytes, off_t offset, const std::string& path) {
   while (!bytes.empty()) {
@@ -41,6 +86,20 @@ absl::Status WriteAll(int fd, absl::string_view bytes, off_t offset, const std::
     offset += n;
   }
   return absl::OkStatus();
+}
+
+// Of a file that is there; what is behind `text` becomes spaces.
+absl::Status Overwrite(const std::string& path, std::string text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return Failed(path);
+  struct stat there = {};
+  if (fstat(fd, &there) == 0) {
+    text.resize(std::max(text.size(), static_cast<size_t>(there.st_size)), ' ');
+  }
+  absl::Status status = WriteAll(fd, text, 0, path);
+  if (status.ok() && fsync(fd) != 0) status = Failed(path);
+  close(fd);
+  return status;
 }
 
 absl::Status SyncFolderOf(const std::string& path) {
@@ -54,6 +113,42 @@ absl::Status SyncFolderOf(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> PartFilesOf(const std::string& path) {
+  return {PartOf(path), StateOf(path), NewStateOf(path)};
+}
+
+PartProgress ProgressOfPart(const std::string& path) {
+  PartProgress progress;
+  const int fd = open(PartOf(path).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return progress;
+  struct stat there = {};
+  if (fstat(fd, &there) == 0) {
+    // Of a server without ranges there is no state.
+    progress.bytes_here = std::min(static_cast<uint64_t>(there.st_size),
+                                   static_cast<uint64_t>(there.st_blocks) * kStatBlockBytes);
+  }
+  if (const auto state = ReadPartState(path); state.has_value()) {
+    progress.bytes = state->bytes;
+    progress.bytes_here = state->bytes - BytesOf(state->missing);
+  }
+  progress.is_running = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return progress;
+}
+
+absl::StatusOr<PartFile> PartFile::OpenLeftover(const std::string& path) {
+  const std::string part = PartOf(path);
+  PartFile file;
+  file.path_ = path;
+  file.fd_ = open(part.c_str(), O_RDWR | O_CLOEXEC);
+  if (file.fd_ < 0) return Failed(part);
+  if (flock(file.fd_, LOCK_EX | LOCK_NB) == 0) return file;
+  if (errno != EWOULDBLOCK) return Failed(part);
+  return absl::FailedPreconditionError(
+      absl::StrCat("another process is fetching ", PrintableText::OfPath(path).str(),
+                   ": wait until it has ended, or interrupt it (Ctrl-C), and try again"));
+}
 
 absl::StatusOr<PartFile> PartFile::Open(const std::string& path,
                                         const std::function<bool()>& cancelled,
@@ -102,44 +197,26 @@ absl::StatusOr<bool> PartFile::Begin(const std::string& validator, uint64_t byte
   validator_ = validator;
   bytes_ = bytes;
   missing_.clear();
-  std::ifstream in(StateOf(path_), std::ios::binary);
-  const Json json =
-      Json::parse(std::string(std::istreambuf_iterator<char>(in), {}), nullptr, false);
-  bool is_same = false, was_there = false;
   struct stat there = {};
-  if (json.is_object() && fstat(fd_, &there) == 0 && there.st_size > 0) {
-    was_there = true;
-    is_same = !validator.empty() && bytes > 0 && json.value("validator", Json()) == validator &&
-              json.value("bytes", Json()) == bytes && static_cast<uint64_t>(there.st_size) == bytes;
-    const Json missing = json.value("missing", Json());
-    is_same = is_same && missing.is_array();
-    uint64_t last = 0;
-    for (const Json& range : missing) {
-      if (!is_same) break;
-      is_same = range.is_array() && range.size() == 2 && range[0].is_number_unsigned() &&
-                range[1].is_number_unsigned() && range[0] >= last && range[1] > range[0] &&
-                range[1] <= bytes;
-      if (is_same) missing_.push_back({.begin = range[0], .end = last = range[1]});
-    }
-  }
+  const bool was_there = fstat(fd_, &there) == 0 && there.st_size > 0;
+  auto state = ReadPartState(path_);
+  const bool is_same = was_there && state.has_value() && !validator.empty() && bytes > 0 &&
+                       state->validator == validator && state->bytes == bytes &&
+                       static_cast<uint64_t>(there.st_size) == bytes;
+  if (is_same) missing_ = std::move(state->missing);
   if (is_same) return false;
-  missing_.clear();
   std::error_code ignored;
   std::filesystem::remove(StateOf(path_), ignored);
   if (ftruncate(fd_, 0) != 0) return Failed(PartOf(path_));
   if (bytes > 0) missing_.push_back({.begin = 0, .end = bytes});
-  return was_there;
+  return was_there && state.has_value();
 }
 
 absl::Status PartFile::Resize() {
   return ftruncate(fd_, static_cast<off_t>(bytes_)) == 0 ? absl::OkStatus() : Failed(PartOf(path_));
 }
 
-uint64_t PartFile::bytes_missing() const {
-  uint64_t bytes = 0;
-  for (const MissingRange& range : missing_) bytes += range.end - range.begin;
-  return bytes;
-}
+uint64_t PartFile::bytes_missing() const { return BytesOf(missing_); }
 
 bool PartFile::HasBytes() const {
   struct stat there = {};
@@ -160,15 +237,16 @@ absl::Status PartFile::Save(std::vector<MissingRange> missing) {
   const std::string text =
       Json{{"validator", validator_}, {"bytes", bytes_}, {"missing", std::move(ranges)}}.dump(
           -1, ' ', false, Json::error_handler_t::replace);
-  const std::string state = StateOf(path_), written = state + ".new";
+  const std::string state = StateOf(path_), written = NewStateOf(path_);
   const int fd = open(written.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return Failed(written);
-  absl::Status status = WriteAll(fd, text, 0, written);
+  absl::Status status = fd < 0 ? Failed(written) : WriteAll(fd, text, 0, written);
   if (status.ok() && fsync(fd) != 0) status = Failed(written);
-  close(fd);
+  if (fd >= 0) close(fd);
   if (status.ok() && rename(written.c_str(), state.c_str()) != 0) status = Failed(state);
-  if (!status.ok()) unlink(written.c_str());
-  return status;
+  if (status.ok()) return status;
+  unlink(written.c_str());
+  // A full disk has room for it where the old one is.
+  return absl::IsResourceExhausted(status) ? Overwrite(state, text) : status;
 }
 
 absl::StatusOr<std::string> PartFile::Sha256(const std::function<bool()>& cancelled) const {
@@ -198,12 +276,14 @@ absl::Status PartFile::Finish() {
     return Failed(path_);
   }
   unlink(StateOf(path_).c_str());
+  unlink(NewStateOf(path_).c_str());  // of a process that was killed
   return SyncFolderOf(path_);
 }
 
 void PartFile::Discard() {
-  unlink(StateOf(path_).c_str());
-  unlink(PartOf(path_).c_str());
+  // The bytes last: without them the rest has no meaning.
+  const std::vector<std::string> files = PartFilesOf(path_);
+  for (auto file = files.rbegin(); file != files.rend(); ++file) unlink(file->c_str());
 }
 
 }  // namespace strata

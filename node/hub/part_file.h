@@ -17,6 +17,17 @@ struct MissingRange {
   uint64_t begin = 0, end = 0;
 };
 
+// The files beside `path` while it is fetched; some may not be there. The first one has the bytes.
+std::vector<std::string> PartFilesOf(const std::string& path);
+
+// How far a fetch of a file has come that may be running, or was interrupted.
+struct PartProgress {
+  uint64_t bytes_here = 0;
+  uint64_t bytes = 0;       // of the whole; 0: unknown
+  bool is_running = false;  // a process has it
+};
+PartProgress ProgressOfPart(const std::string& path);
+
 class PartFile {
  public:
   // Waits while another process has it, which it tells `waiting` once. kAlreadyExists: that one has
@@ -24,6 +35,9 @@ class PartFile {
   static absl::StatusOr<PartFile> Open(const std::string& path,
                                        const std::function<bool()>& cancelled,
                                        const std::function<void()>& waiting);
+  // Of what is there, or was: to Discard() it. kFailedPrecondition: another process has it;
+  // kNotFound: there are no bytes of it.
+  static absl::StatusOr<PartFile> OpenLeftover(const std::string& path);
   PartFile(PartFile&& other) noexcept;
   PartFile& operator=(PartFile&&) = delete;
   ~PartFile();
@@ -45,7 +59,7 @@ class PartFile {
   absl::StatusOr<std::string> Sha256(const std::function<bool()>& cancelled) const;
   // Gives the file its name, durably.
   absl::Status Finish();
-  // Removes it.
+  // Removes it, and all that is beside it.
   void Discard();
 
  private:

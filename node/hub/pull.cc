@@ -73,7 +73,7 @@ absl::StatusOr<NamedModel> FindNamedModel(const ModelSource& source, const PullO
     }
     return NamedModel{.model = {.name = local->name,
                                 .path = local->path,
-                                .quant = local->variant.quant,
+                                .quant = QuantOf(local->variant.parts[0].name),
                                 .bytes = local->variant.bytes,
                                 .was_here = true}};
   }
@@ -149,6 +149,11 @@ absl::StatusOr<PulledModel> FetchNamedModel(const NamedModel& named, const Model
     done_before += part.file.bytes;
   }
   std::error_code error;
+  for (const NamedModel::Part& part : named.parts) {
+    if (std::filesystem::exists(part.path, error)) continue;
+    return absl::UnavailableError(absl::StrCat(
+        Here(part.path), " was removed while the other parts were fetched; fetch it again"));
+  }
   if (pulled.bytes == 0) pulled.bytes = std::filesystem::file_size(pulled.path, error);
   return pulled;
 }

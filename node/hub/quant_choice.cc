@@ -101,7 +101,7 @@ std::string QuantOf(absl::string_view file) {
   return found;
 }
 
-std::vector<ModelVariant> VariantsOf(absl::Span<const HubFile> files) {
+std::vector<ModelVariant> VariantsOf(absl::Span<const HubFile> files, bool with_lacking) {
   std::map<std::pair<std::string, uint32_t>, std::map<uint32_t, HubFile>> found;  // stem, parts
   for (const HubFile& file : files) {
     if (!absl::EndsWithIgnoreCase(file.name, ".gguf") ||
@@ -114,7 +114,7 @@ std::vector<ModelVariant> VariantsOf(absl::Span<const HubFile> files) {
   }
   std::vector<ModelVariant> variants;
   for (auto& [name, parts] : found) {
-    if (parts.size() != name.second) continue;
+    if (parts.size() != name.second && !with_lacking) continue;
     ModelVariant variant = {.quant = QuantOf(parts.begin()->second.name)};
     if (variant.quant.empty()) variant.quant = name.first.substr(name.first.rfind('/') + 1);
     for (auto& [part, file] : parts) {

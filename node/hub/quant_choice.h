@@ -30,8 +30,9 @@ struct ModelVariant {
 std::string QuantOf(absl::string_view file);
 
 // The models among `files`, smallest first: those of several parts that are all there are one.
-// Projectors (mmproj) and importance matrices are none.
-std::vector<ModelVariant> VariantsOf(absl::Span<const HubFile> files);
+// `with_lacking`: also those with parts that are not there. Projectors (mmproj) and importance
+// matrices are none.
+std::vector<ModelVariant> VariantsOf(absl::Span<const HubFile> files, bool with_lacking = false);
 
 struct QuantChoice {
   ModelVariant variant;

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "shard/model/gguf.h"
+#include "shard/model/gguf_bytes.h"
 #include "transport/base/printable_text.h"
 #include "transport/security/private_file.h"
 
@@ -178,6 +179,7 @@ WebWeightSource::WebWeightSource(std::string model_id, const wire::RemoteModel& 
         .request = {.url = file.url(), .bearer = token},
         .bytes = file.bytes(),
         .etag = file.etag(),
+        .magic = std::string(kGgufMagic),
         .explain = [name = names_.back(), has_token = !token.empty()](const WebAnswer& answer) {
           return ExplainForNode(name, has_token, answer);
         }}));
@@ -230,7 +232,7 @@ std::unique_ptr<WebGetter> WebWeightSource::TakeGetter() {
 
 void WebWeightSource::GiveBack(std::unique_ptr<WebGetter> getter) {
   absl::MutexLock lock(mu_);
-  idle_.push_back(std::move(getter));
+  if (idle_.size() < kIdleConnectionsMax) idle_.push_back(std::move(getter));
 }
 
 absl::Status WebWeightSource::ReadRange(WebGetter* http, size_t part, uint64_t begin, uint64_t end,

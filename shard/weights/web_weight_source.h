@@ -24,6 +24,9 @@ namespace strata {
 // Parts of a model that a node takes from a server.
 inline constexpr int kRemotePartsMax = 1000;
 
+// Connections that are kept for later reads.
+inline constexpr size_t kIdleConnectionsMax = 8;
+
 // This node's token for the host of a URL; empty: none. Any thread.
 using TokenOf = std::function<std::string(const std::string& url)>;
 

@@ -319,6 +319,9 @@ WeightFetcher::~WeightFetcher() {
     absl::MutexLock lock(mu_);
     stopping_ = true;
     for (const std::shared_ptr<Job>& job : jobs_) job->Cancel();
+    for (const Server& server : servers_) {
+      if (server.source != nullptr) server.source->Cancel();
+    }
   }
   thread_.join();
   released_.Close();
@@ -331,8 +334,16 @@ std::shared_ptr<WeightFetcher::Job> WeightFetcher::Start(Request request, Callba
   {
     absl::MutexLock lock(mu_);
     if (request.remote.parts_size() > 0 && !request.model_id.empty()) {
-      std::erase_if(servers_, [&](const auto& server) { return server.first == request.model_id; });
-      servers_.emplace_back(request.model_id, request.remote);
+      Server server = {.model_id = request.model_id, .remote = request.remote};
+      const auto known = absl::c_find_if(
+          servers_, [&](const Server& each) { return each.model_id == server.model_id; });
+      if (known != servers_.end()) {
+        if (known->remote.SerializeAsString() == server.remote.SerializeAsString()) {
+          server.source = std::move(known->source);
+        }
+        servers_.erase(known);
+      }
+      servers_.push_back(std::move(server));
       if (servers_.size() > kServersMax) servers_.pop_front();
     }
     if (!stopping_ && jobs_.size() < kFetchesMax) {
@@ -344,12 +355,15 @@ std::shared_ptr<WeightFetcher::Job> WeightFetcher::Start(Request request, Callba
   return nullptr;
 }
 
-std::unique_ptr<WeightSource> WeightFetcher::ServerOf(const std::string& model_id) {
+std::shared_ptr<WeightSource> WeightFetcher::ServerOf(const std::string& model_id) {
   absl::MutexLock lock(mu_);
   const auto found =
-      absl::c_find_if(servers_, [&](const auto& server) { return server.first == model_id; });
-  if (found == servers_.end() || !WebWeightSource::Check(found->second).ok()) return nullptr;
-  return std::make_unique<WebWeightSource>(model_id, found->second, token_of_);
+      absl::c_find_if(servers_, [&](const Server& server) { return server.model_id == model_id; });
+  if (found == servers_.end() || !WebWeightSource::Check(found->remote).ok()) return nullptr;
+  if (found->source == nullptr) {
+    found->source = std::make_shared<WebWeightSource>(model_id, found->remote, token_of_);
+  }
+  return found->source;
 }
 
 void WeightFetcher::Cancel(Job* job) {

@@ -89,8 +89,9 @@ class WeightFetcher {
   std::shared_ptr<Job> Start(Request request, Callbacks callbacks);
   static void Cancel(Job* job);
 
-  // The server of a model that was fetched from one lately; null: none. Thread-safe.
-  std::unique_ptr<WeightSource> ServerOf(const std::string& model_id);
+  // The server of a model that was fetched from one lately, shared by all who read from it, so that
+  // they share its connections, too; null: none. Thread-safe.
+  std::shared_ptr<WeightSource> ServerOf(const std::string& model_id);
 
   // Destroys a lease on a thread of the fetcher.
   void LetGo(std::shared_ptr<WeightLease> lease);
@@ -104,8 +105,12 @@ class WeightFetcher {
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);  // the first one runs
-  // By the models' ids, the latest last: kServersMax.
-  std::deque<std::pair<std::string, wire::RemoteModel>> servers_ ABSL_GUARDED_BY(mu_);
+  struct Server {
+    std::string model_id;
+    wire::RemoteModel remote;
+    std::shared_ptr<WebWeightSource> source = nullptr;  // null: nobody has read from it yet
+  };
+  std::deque<Server> servers_ ABSL_GUARDED_BY(mu_);  // the latest last: kServersMax
   WeightQueue<std::shared_ptr<WeightLease>> released_{kFetchesMax};
   std::thread thread_;
   std::thread releaser_;

@@ -381,7 +381,7 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
 
 absl::Status WeightService::Read(const wire::BlocksRequest& request,
                                  grpc::ServerWriter<wire::BlockChunk>* writer) {
-  const std::unique_ptr<WeightSource> server =
+  const std::shared_ptr<WeightSource> server =
       server_of_ == nullptr ? nullptr : server_of_(request.model_id());
   const absl::StatusOr<std::unique_ptr<Reading>> reading =
       BeginReading(request, /*may_fetch=*/server != nullptr);

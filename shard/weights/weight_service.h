@@ -44,9 +44,9 @@ inline constexpr size_t kWeightChunksMax = 4;
 
 class WeightService final : public wire::Weights::Service {
  public:
-  // The server that this node fetches the blocks of a model from; null: none, or not known. Any
-  // thread.
-  using ServerOf = std::function<std::unique_ptr<WeightSource>(const std::string& model_id)>;
+  // The server that this node fetches the blocks of a model from, shared by all calls; null: none,
+  // or not known. Any thread.
+  using ServerOf = std::function<std::shared_ptr<WeightSource>(const std::string& model_id)>;
   // `hashes_folder` stores the hashes, and is created if needed; empty: only in memory. `cache`,
   // shared with the fetcher, may be null: then only shared models are served. `server_of`, if not
   // null: of cached models, missing blocks are read from there for nodes that cannot themselves.

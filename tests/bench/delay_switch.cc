@@ -3,10 +3,10 @@
 // `eth0` with the address 10.79.0.N, N from 1. Prints {"machines":[PID,…]}, processes inside of
 // each, and forwards until the end of stdin; then everything is gone.
 //
-//   delay_switch MACHINES MBIT_PER_S DELAY_US
+//   delay_switch MACHINES MBIT_PER_S[,MBIT_PER_S…] DELAY_US
 //
-// Each direction between a machine and the switch carries a frame at a time; the delay is between
-// both.
+// One speed is that of all links, else each machine's has its own. Each direction between a machine
+// and the switch carries a frame at a time; the delay is between both.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -27,12 +27,14 @@
 #include <deque>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "tests/support/namespace_holder.h"
 
 namespace strata {
@@ -89,9 +91,12 @@ int PlugIn(pid_t machine, size_t number) {
 
 class Switch {
  public:
-  Switch(std::vector<int> taps, double bits_per_s, int64_t delay_ns)
-      : bits_per_s_(bits_per_s), delay_ns_(delay_ns) {
-    for (const int tap : taps) ports_.push_back({.tap = tap});
+  // A tap and a speed for each machine.
+  Switch(const std::vector<int>& taps, const std::vector<uint32_t>& mbit_per_s, int64_t delay_ns)
+      : delay_ns_(delay_ns) {
+    for (size_t i = 0; i < taps.size(); ++i) {
+      ports_.push_back({.tap = taps[i], .bits_per_s = mbit_per_s[i] * 1e6});
+    }
   }
 
   void Run() {
@@ -117,14 +122,15 @@ class Switch {
   };
   struct Port {
     int tap;
+    double bits_per_s;
     int64_t in_free_ns = 0;  // when the cable to the switch has carried what was sent
     int64_t out_free_ns = 0;
     std::deque<Frame> out = {};
     size_t out_bytes = 0;
   };
 
-  int64_t CarryNs(size_t bytes) const {
-    return static_cast<int64_t>(static_cast<double>(bytes) * 8e9 / bits_per_s_);
+  static int64_t CarryNs(const Port& port, size_t bytes) {
+    return static_cast<int64_t>(static_cast<double>(bytes) * 8e9 / port.bits_per_s);
   }
 
   int64_t NextDueNs() const {
@@ -142,7 +148,7 @@ class Switch {
       if (n < static_cast<ssize_t>(2 * kMacBytes)) return;
       const std::string frame(buffer, static_cast<size_t>(n));
       int64_t& free_ns = ports_[from].in_free_ns;
-      free_ns = std::max(free_ns, NowNs()) + CarryNs(frame.size());
+      free_ns = std::max(free_ns, NowNs()) + CarryNs(ports_[from], frame.size());
       where_[frame.substr(kMacBytes, kMacBytes)] = from;
       const auto to = where_.find(frame.substr(0, kMacBytes));
       for (size_t i = 0; i < ports_.size(); ++i) {
@@ -155,7 +161,7 @@ class Switch {
 
   void Queue(Port* port, const std::string& frame, int64_t at_ns) {
     if (port->out_bytes + frame.size() > kQueueBytesMax) return;
-    port->out_free_ns = std::max(port->out_free_ns, at_ns) + CarryNs(frame.size());
+    port->out_free_ns = std::max(port->out_free_ns, at_ns) + CarryNs(*port, frame.size());
     port->out_bytes += frame.size();
     port->out.push_back({port->out_free_ns, frame});
   }
@@ -172,7 +178,6 @@ class Switch {
     }
   }
 
-  const double bits_per_s_;
   const int64_t delay_ns_;
   std::vector<Port> ports_;
   std::map<std::string, size_t> where_;  // by hardware address
@@ -180,13 +185,19 @@ class Switch {
 };
 
 int Main(int argc, char** argv) {
-  uint32_t n_machines = 0, mbit_per_s = 0, delay_us = 0;
+  uint32_t n_machines = 0, delay_us = 0;
+  std::vector<uint32_t> mbit_per_s;
+  for (const absl::string_view speed : absl::StrSplit(argc > 2 ? argv[2] : "", ',')) {
+    if (!absl::SimpleAtoi(speed, &mbit_per_s.emplace_back())) mbit_per_s.back() = 0;
+  }
   if (argc != 4 || !absl::SimpleAtoi(argv[1], &n_machines) ||
-      !absl::SimpleAtoi(argv[2], &mbit_per_s) || !absl::SimpleAtoi(argv[3], &delay_us) ||
-      n_machines > 200 || mbit_per_s == 0) {
-    std::fprintf(stderr, "usage: delay_switch MACHINES MBIT_PER_S DELAY_US\n");
+      !absl::SimpleAtoi(argv[3], &delay_us) || n_machines > 200 ||
+      absl::c_linear_search(mbit_per_s, 0u) ||
+      (mbit_per_s.size() != 1 && mbit_per_s.size() != n_machines)) {
+    std::fprintf(stderr, "usage: delay_switch MACHINES MBIT_PER_S[,MBIT_PER_S…] DELAY_US\n");
     return 2;
   }
+  mbit_per_s.resize(n_machines, mbit_per_s[0]);
   prctl(PR_SET_TIMERSLACK, 1);  // else waits end up to 50 us late
   std::vector<pid_t> machines;
   std::vector<int> taps;
@@ -200,7 +211,7 @@ int Main(int argc, char** argv) {
   }
   std::puts(absl::StrCat("{\"machines\":[", absl::StrJoin(machines, ","), "]}").c_str());
   std::fflush(stdout);
-  Switch(std::move(taps), mbit_per_s * 1e6, int64_t{delay_us} * 1000).Run();
+  Switch(taps, mbit_per_s, int64_t{delay_us} * 1000).Run();
   return 0;
 }
 

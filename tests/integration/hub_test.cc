@@ -230,15 +230,58 @@ TEST_F(Hub, AnInterruptKeepsWhatCame) {
   is_slow_ = true;
   const auto pull = WithHub({"pull", "hf:org/tales"});
   ASSERT_TRUE(pull->Says(" MiB of "));
+  const auto unfinished = [&] {
+    const auto models = WithHub({"models", "--json", "--node", addresses_[0]});
+    EXPECT_EQ(models->ExitStatus(), 0) << models->err();
+    const Json list = Json::parse(models->out(), nullptr, /*allow_exceptions=*/false);
+    return list.is_object() && list["unfinished"].size() == 1 ? list["unfinished"][0] : Json();
+  };
+  EXPECT_EQ(unfinished()["fetching"], true);
+  const auto refused = WithHub({"rm", "hf:org/tales", "--yes", "--node", addresses_[0]});
+  EXPECT_EQ(refused->ExitStatus(), 3);
+  EXPECT_THAT(refused->err(), HasSubstr("another process is fetching " + PathOfModel()));
   testing::SendSignal((*pull)->pid(), SIGINT);
   EXPECT_EQ(pull->ExitStatus(), 130);
   EXPECT_THAT(pull->err(), HasSubstr("what came is kept"));
   EXPECT_FALSE(std::filesystem::exists(PathOfModel()));
+  const Json left = unfinished();
+  EXPECT_EQ(left["name"], "hf:org/tales:F16");
+  EXPECT_EQ(left["path"], PathOfModel());
+  EXPECT_EQ(left["bytes"], model_.size());
+  EXPECT_GT(left["bytes_here"], model_.size() / 20);
+  EXPECT_EQ(left["fetching"], false);
   is_slow_ = false;
   const uint64_t before = hub_.body_bytes();
   const auto again = WithHub({"pull", "hf:org/tales"});
   ASSERT_EQ(again->ExitStatus(), 0) << again->err();
   EXPECT_LE(hub_.body_bytes() - before, model_.size() * 19 / 20);
+  EXPECT_TRUE(unfinished().is_null());
+}
+
+// Of a node that is killed: the other one gets its layers from the server.
+TEST_F(Hub, ALostStageIsFetchedFromTheServerByAnotherNode) {
+  const size_t stays = Coordinator(), dies = 1 - stays;
+  const auto load = WithHub({"load", "hf:org/tales", "--assign", "attic=0-2,cellar=3-5", "--seqs",
+                             "1", "--ctx", "256", "--json", "--node", addresses_[stays]});
+  ASSERT_EQ(load->ExitStatus(), 0) << load->err();
+  const std::string name = Json::parse(load->out())["model"];
+  const auto text = [&] {
+    return Run(stays, {"run", name, "The old captain", "--max-tokens", "8", "--temperature", "0",
+                       "--json"});
+  };
+  const Json before = text();
+  ASSERT_TRUE(before.is_object()) << before;
+  const uint64_t body_bytes = hub_.body_bytes();
+  nodes_[dies].reset();
+  Json after;
+  ASSERT_TRUE(Eventually([&] {
+    after = text();
+    return after.is_object();
+  })) << after;
+  EXPECT_EQ(after["text"], before["text"]);
+  EXPECT_GT(hub_.body_bytes() - body_bytes, model_.size() / 4);
+  EXPECT_LT(hub_.body_bytes() - body_bytes, model_.size() * 3 / 4);
+  EXPECT_GT(BytesInCache(folders_[stays]), model_.size() * 9 / 10);
 }
 
 TEST_F(Hub, ErrorsAreOneLineAndSayWhatToDo) {

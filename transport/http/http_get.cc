@@ -156,6 +156,21 @@ absl::Status WaitUnless(const std::function<bool()>& cancelled, absl::Duration t
   return absl::OkStatus();
 }
 
+std::string NextAttemptNote(const absl::Status& why, absl::Duration wait) {
+  if (wait < absl::Seconds(1)) return "";
+  return absl::StrCat(why.message(), "; the next attempt is in ", absl::ToInt64Seconds(wait), " s");
+}
+
+absl::Status Retry(const RetryOptions& options, absl::FunctionRef<absl::Status()> once) {
+  for (int attempt = 1;; ++attempt) {
+    absl::Status status = once();
+    if (!absl::IsUnavailable(status) || attempt == options.attempts_max) return status;
+    const absl::Duration wait = BackOff(options.first, attempt, status);
+    if (const std::string note = NextAttemptNote(status, wait); !note.empty()) options.note(note);
+    if (auto s = WaitUnless(options.cancelled, wait); !s.ok()) return s;
+  }
+}
+
 std::optional<ContentRange> ParseContentRange(absl::string_view value) {
   ContentRange range;
   uint64_t last = 0;

@@ -50,6 +50,18 @@ absl::Status WithRetryAfter(absl::Status status, const WebAnswer& answer);
 absl::Duration BackOff(absl::Duration first, int attempt, const absl::Status& why);
 // Waits, unless `cancelled`: then kCancelled.
 absl::Status WaitUnless(const std::function<bool()>& cancelled, absl::Duration time);
+// A line about a wait that people notice; empty: it is too short.
+std::string NextAttemptNote(const absl::Status& why, absl::Duration wait);
+
+struct RetryOptions {
+  absl::Duration first;  // as of BackOff()
+  int attempts_max = 1;
+  const std::function<bool()>& cancelled;
+  const std::function<void(const std::string& note)>& note;  // is told NextAttemptNote()
+};
+// Calls `once` again while it returns kUnavailable, and returns what it returned last, or
+// kCancelled.
+absl::Status Retry(const RetryOptions& options, absl::FunctionRef<absl::Status()> once);
 
 // The file with the certificates of authorities: SSL_CERT_FILE, CURL_CA_BUNDLE, else the first of
 // the usual ones that is there; empty: none is.

@@ -1,11 +1,13 @@
 #include "transport/http/ranged_file.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "transport/base/printable_text.h"
 
 namespace strata {
 namespace {
@@ -22,9 +24,30 @@ absl::string_view OriginOf(absl::string_view url) {
 
 absl::Status Changed() { return absl::AbortedError("the file changed at the server"); }
 
+// Of a page's beginning, for people.
+constexpr size_t kPageBytesMax = 80;
+
 bool IsSuccess(const WebAnswer& answer) { return answer.status == 200 || answer.status == 206; }
 
 }  // namespace
+
+bool FileBeginning::Add(absl::string_view bytes) {
+  begin_ += bytes.substr(0, kPageBytesMax - std::min(begin_.size(), kPageBytesMax));
+  return begin_.size() >= magic_.size();
+}
+
+absl::Status FileBeginning::Check(const WebAnswer& answer) const {
+  if (absl::StartsWith(begin_, magic_)) return absl::OkStatus();
+  const std::string type = answer.Header("content-type");
+  return absl::PermissionDeniedError(absl::StrCat(
+      PrintableText::From(absl::string_view(answer.url).substr(0, answer.url.find('?'))).str(),
+      ": the server sends a page instead of the file (",
+      type.empty() ? "" : absl::StrCat(PrintableText::From(type).str(), ", "),
+      begin_.empty() ? "empty"
+                     : absl::StrCat("it begins with: ", PrintableText::From(begin_).str()),
+      "); if the network or a proxy wants a log-in, log in and try again, else look at the address "
+      "in a browser"));
+}
 
 bool IsOtherContent(const std::string& etag, const WebAnswer& begun) {
   return !etag.empty() && EtagOf(begun) != etag;
@@ -114,13 +137,22 @@ absl::Status RangedFile::ReadOnce(WebGetter* http, uint64_t begin, uint64_t end,
     request.headers["If-Range"] = options_.etag;
   }
   uint64_t left = end - begin;
+  // Of a server that sends a whole file, or a page.
+  std::optional<WebAnswer> whole;
+  FileBeginning beginning(options_.magic);
+  const auto no_range = [&]() -> absl::Status {
+    if (auto s = beginning.Check(*whole); !s.ok()) return s;
+    if (IsOtherContent(options_.etag, *whole)) return Changed();
+    return absl::UnimplementedError("the server sends the whole file for a part of it");
+  };
   const auto answer = http->Stream(
       request,
       [&](const WebAnswer& begun) {
-        if (IsOtherContent(options_.etag, begun)) return Changed();
         if (begun.status == 200) {
-          return absl::UnimplementedError("the server sends the whole file for a part of it");
+          whole = begun;
+          return absl::OkStatus();
         }
+        if (IsOtherContent(options_.etag, begun)) return Changed();
         const auto range = ParseContentRange(begun.Header("content-range"));
         if (range.has_value() && range->total != options_.bytes) return Changed();
         if (!range.has_value() || range->begin != begin) {
@@ -132,12 +164,20 @@ absl::Status RangedFile::ReadOnce(WebGetter* http, uint64_t begin, uint64_t end,
         return absl::OkStatus();
       },
       [&](absl::string_view bytes) {
+        if (whole.has_value()) return beginning.Add(bytes) ? no_range() : absl::OkStatus();
         bytes = bytes.substr(0, left);
         left -= bytes.size();
         return bytes.empty() ? absl::OkStatus() : piece(bytes);
       });
   if (!answer.ok()) return answer.status();
-  if (answer->status == 416) return Changed();
+  if (whole.has_value()) return no_range();  // it was very short
+  if (answer->status == 416) {
+    const bool is_as_long =
+        absl::EndsWith(answer->Header("content-range"), absl::StrCat("*/", options_.bytes));
+    return is_as_long
+               ? absl::UnimplementedError("the server refuses a part that the file has (416)")
+               : Changed();
+  }
   if (!IsSuccess(*answer)) return ErrorOf(*answer);
   return left > 0 ? absl::UnavailableError("the server sent less than it was asked for")
                   : absl::OkStatus();

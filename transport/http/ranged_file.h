@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -47,6 +48,23 @@ absl::StatusOr<FileProbe> ProbeFile(WebGetter* http, const WebRequest& request, 
 // pass (BackOff()), kPermissionDenied, kNotFound, else kFailedPrecondition.
 absl::Status ExplainStatus(absl::string_view what, const WebAnswer& answer);
 
+// The beginning of an answer that should be a whole file, which tells a page in its place (of a
+// log-in, of an error) from the file. For one thread.
+class FileBeginning {
+ public:
+  // `magic`: what the file begins with; empty: any bytes.
+  explicit FileBeginning(std::string magic) : magic_(std::move(magic)) {}
+
+  // Takes bytes of the answer, in order. True: enough has come for Check().
+  bool Add(absl::string_view bytes);
+  // OK, or kPermissionDenied, which says what came instead, and what to do.
+  absl::Status Check(const WebAnswer& answer) const;
+
+ private:
+  const std::string magic_;
+  std::string begin_;
+};
+
 // Whether an answer is not of the content that has this ETag; empty: not known.
 bool IsOtherContent(const std::string& etag, const WebAnswer& begun);
 
@@ -58,14 +76,16 @@ class RangedFile {
     uint64_t bytes = 0;      // an answer of another length is of another content
     std::string etag;        // as FileProbe's; empty: not compared
     std::string direct_url;  // as FileProbe's
+    std::string magic;       // as FileBeginning's
     ExplainAnswer explain;
     absl::Duration retry_first = absl::Milliseconds(500);
   };
   explicit RangedFile(Options options);
 
   // Calls `piece` for the bytes [begin, end) in order. Errors of `piece` end it and are returned.
-  // kAborted: the content changed; kUnimplemented: the server does not send ranges; kUnavailable:
-  // it may go on later; else errors of WebGetter::Stream() and `explain`.
+  // kAborted: the content changed; kUnimplemented: the server does not send ranges;
+  // kPermissionDenied, also: it sends a page instead; kUnavailable: it may go on later; else errors
+  // of WebGetter::Stream() and `explain`.
   absl::Status ReadOnce(WebGetter* http, uint64_t begin, uint64_t end, WebGetter::Piece piece);
   // Again after kUnavailable, as the answer says or after a growing time, from the first byte that
   // has not come. kCancelled: `cancelled` says so.

@@ -115,7 +115,7 @@ absl::StatusOr<LlamaCompletion> CompletionOf(JsonBody* body) {
   ReadStops(&fields, &request.stops);
   ReadTokensMax(&fields, {"max_tokens", "n_predict"}, &request);
   ReadContextShift(&fields, &request);
-  ReadSpeculation(&fields, &request);
+  request.speculation = ReadSpeculation(&fields);
   ReadSuffix(&fields, &request);
   request.parse_special = true;
   request.logprobs = true;  // pieces have their tokens

@@ -68,7 +68,7 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
   ReadStream(fields, request);
   ReadSampler(fields, &request->sampler);
   ReadContextShift(fields, request);
-  ReadSpeculation(fields, request);
+  request->speculation = ReadSpeculation(fields);
   ReadStops(fields, &request->stops);
   ReadStopTokens(fields, &request->sampler);
   request->show_stop = fields->Bool("include_stop_str_in_output").value_or(false);

@@ -99,7 +99,7 @@ TEST_F(AliasesTest, ADamagedFileIsSetAsideAndSaid) {
     EXPECT_TRUE(fs::exists(path_)) << "reading alone changes nothing";
     EXPECT_THAT(OpenAliases(folder_, note_), IsOkAndHolds(IsEmpty()));
     EXPECT_FALSE(fs::exists(path_));
-    EXPECT_TRUE(fs::exists(path_ + ".damaged"));
+    EXPECT_TRUE(fs::exists(path_ + ".unusable"));
   }
   EXPECT_THAT(notes_, SizeIs(11));
   EXPECT_THAT(Add("a", "hf:org/repo"), IsOk());

@@ -1,5 +1,9 @@
 #include "node/hub/download.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -7,6 +11,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -15,7 +20,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/hub/hub_client.h"
+#include "node/hub/part_file.h"
 #include "tests/node/hub/fake_hub.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -29,6 +36,7 @@ using ::strata::testing::FakeReply;
 using ::strata::testing::FakeRequest;
 using ::strata::testing::ServeFile;
 using ::strata::testing::Sha256Of;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -369,6 +377,159 @@ TEST_F(DownloadTest, OfTwoAtOnceOneFetchesAndTheOtherWaits) {
   EXPECT_TRUE(Has(content_));
   EXPECT_LE(hub.body_bytes(), content_.size() + kMiB);
   EXPECT_EQ(notes[0].size() + notes[1].size(), 1);
+  EXPECT_EQ(Files(), std::set<std::string>{"model.gguf"});
+}
+
+TEST_F(DownloadTest, APageInsteadOfAPartIsSaidAndWhatCameIsKept) {
+  std::atomic<int> data = 0;
+  const FakeHub hub([&](const FakeRequest& request) {
+    if (request.IsForData() && ++data > 4 && data < 40) {
+      return FakeReply{.headers = {{"Content-Type", "text/html"}, {"ETag", "\"of the page\""}},
+                       .body = "<html>Log in</html>"};
+    }
+    FakeReply reply = ServeFile(request, content_);
+    if (data < 40) reply.cut_after = kMiB;
+    return reply;
+  });
+  EXPECT_THAT(Download(FileAt(hub), options_),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("sends a page instead of the file (text/html, it begins "
+                                       "with: <html>Log in</html>)"),
+                             HasSubstr("log in and try again"))));
+  data = 40;
+  const uint64_t before = hub.body_bytes();
+  ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
+  EXPECT_TRUE(Has(content_));
+  EXPECT_LE(hub.body_bytes() - before, content_.size() - 3 * kMiB);
+}
+
+TEST_F(DownloadTest, APageInsteadOfTheWholeFileIsNoModel) {
+  int requests = 0;
+  const FakeHub hub([&](const FakeRequest&) {
+    return ++requests == 1 ? FakeReply{.body = content_} : FakeReply{.body = "<html>"};
+  });
+  EXPECT_THAT(Download(FileAt(hub), options_),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("begins with: <html>")));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(DownloadTest, ARefusedPartIsAskedForAgain) {
+  std::atomic<int> data = 0;
+  std::atomic<bool> refuses_all = false;
+  const FakeHub hub([&](const FakeRequest& request) {
+    FakeReply reply = ServeFile(request, content_);
+    if (!request.IsForData() || (++data % 2 == 0 && !refuses_all)) return reply;
+    return FakeReply{.status = 416,
+                     .headers = {{"Content-Range", absl::StrCat("bytes */", content_.size())}}};
+  });
+  ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
+  EXPECT_TRUE(Has(content_));
+  std::filesystem::remove(path_);
+  refuses_all = true;
+  EXPECT_THAT(Download(FileAt(hub), options_),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("refuses a part that the file has (416)")));
+}
+
+// Of a server without ETags.
+TEST_F(DownloadTest, AFileThatShrinksOrGrowsMeanwhileIsFetchedAnew) {
+  for (const size_t later : {2 * kMiB, 30 * kMiB}) {
+    std::string content = content_;
+    int data = 0;
+    const FakeHub hub([&](const FakeRequest& request) {
+      if (request.IsForData() && ++data == 3) content = FakeModel(later);
+      FakeReply reply = ServeFile(request, content);
+      reply.headers.erase("ETag");
+      return reply;
+    });
+    ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
+    EXPECT_TRUE(Has(content)) << later;
+    EXPECT_THAT(notes_, Contains(HasSubstr("the file changed at the server; it is fetched anew")));
+    std::filesystem::remove(path_);
+    notes_.clear();
+  }
+}
+
+TEST_F(DownloadTest, AFileThatGrowsAllTheTimeIsGivenUp) {
+  std::string content = content_;
+  const FakeHub hub([&](const FakeRequest& request) {
+    content += "more";
+    FakeReply reply = ServeFile(request, content);
+    reply.headers.erase("ETag");
+    return reply;
+  });
+  EXPECT_THAT(Download(FileAt(hub), options_),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("changed at the server again")));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(DownloadTest, ADiskThatFillsIsSaidAndWhatCameIsKept) {
+  testing::SmallDisk disk(content_.size() + 72 * kMiB);
+  if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
+  const FakeHub hub([&](const FakeRequest& request) {
+    FakeReply reply = ServeFile(request, content_);
+    reply.each_64_kib = absl::Milliseconds(2);
+    return reply;
+  });
+  DownloadFile file = FileAt(hub);
+  file.path = disk.path() + "/model.gguf";
+  DownloadOptions options = options_;
+  bool is_full = false;
+  options.progress = [&](uint64_t done, uint64_t) {
+    if (done >= 6 * kMiB && !std::exchange(is_full, true)) disk.Fill();
+  };
+  EXPECT_THAT(Download(file, options),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("No space left"), HasSubstr("are still to come: make room"),
+                             HasSubstr("what came is kept"))));
+  EXPECT_FALSE(std::filesystem::exists(file.path));
+  EXPECT_THAT(Download(file, options_), StatusIs(absl::StatusCode::kResourceExhausted));
+  disk.MakeRoom();
+  const uint64_t before = hub.body_bytes();
+  ASSERT_THAT(Download(file, options_), IsOk());
+  EXPECT_LE(hub.body_bytes() - before, content_.size() - 5 * kMiB);
+  std::ifstream in(file.path, std::ios::binary);
+  EXPECT_TRUE(std::string(std::istreambuf_iterator<char>(in), {}) == content_);
+}
+
+TEST_F(DownloadTest, GoesOnWhereAKilledProcessWas) {
+  // Half of each of the first four ranges, and the rest slowly, until it is killed.
+  std::atomic<bool> is_killed = false;
+  int data = 0;
+  const FakeHub hub([&](const FakeRequest& request) {
+    FakeReply reply = ServeFile(request, content_);
+    if (!request.IsForData() || is_killed) return reply;
+    if (++data <= 4) {
+      reply.cut_after = 3 * kMiB;
+    } else {
+      reply.each_64_kib = absl::Seconds(1);
+    }
+    return reply;
+  });
+  const pid_t pulls = fork();
+  if (pulls == 0) {
+    DownloadOptions options = options_;
+    options.save_every = absl::Milliseconds(10);
+    (void)Download(FileAt(hub), options);
+    _exit(0);
+  }
+  ASSERT_GT(pulls, 0);
+  PartProgress progress;
+  while (progress.bytes_here < 8 * kMiB) {
+    ASSERT_EQ(waitpid(pulls, nullptr, WNOHANG), 0) << "it ended before it was killed";
+    progress = ProgressOfPart(path_);
+  }
+  EXPECT_TRUE(progress.is_running);
+  EXPECT_EQ(progress.bytes, content_.size());
+  kill(pulls, SIGKILL);
+  ASSERT_EQ(waitpid(pulls, nullptr, 0), pulls);
+  is_killed = true;
+  EXPECT_FALSE(ProgressOfPart(path_).is_running);
+  std::ofstream(path_ + ".part.json.new") << "half wri";
+  const uint64_t before = hub.body_bytes();
+  ASSERT_THAT(Download(FileAt(hub), options_), IsOk());
+  EXPECT_TRUE(Has(content_));
+  EXPECT_LE(hub.body_bytes() - before, content_.size() - 6 * kMiB);
   EXPECT_EQ(Files(), std::set<std::string>{"model.gguf"});
 }
 

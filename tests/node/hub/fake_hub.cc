@@ -102,6 +102,11 @@ uint64_t FakeHub::body_bytes() const {
   return body_bytes_;
 }
 
+size_t FakeHub::connections() const {
+  absl::MutexLock lock(mu_);
+  return accepted_;
+}
+
 void FakeHub::Accept() {
   for (;;) {
     const int fd = accept(listener_, nullptr, nullptr);
@@ -111,6 +116,7 @@ void FakeHub::Accept() {
       return;
     }
     connections_.push_back(fd);
+    ++accepted_;
     threads_.emplace_back([this, fd] { Serve(fd); });
   }
 }

@@ -44,6 +44,7 @@ class FakeHub {
   std::string url() const;
   std::vector<FakeRequest> requests() const;  // so far
   uint64_t body_bytes() const;                // sent so far
+  size_t connections() const;                 // accepted so far
 
  private:
   void Accept();
@@ -57,6 +58,7 @@ class FakeHub {
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
   uint64_t body_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t accepted_ ABSL_GUARDED_BY(mu_) = 0;
   bool stops_ ABSL_GUARDED_BY(mu_) = false;
   absl::Mutex answer_mu_;
   std::thread accepts_;

@@ -3,10 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/hub/part_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -109,6 +111,68 @@ TEST_F(ModelRemovalTest, LinksAreTakenIntoAccount) {
   EXPECT_EQ(Find("org/repo")->freed_bytes, 0);
   ASSERT_THAT(RemoveModel(folders_, *Find("org/repo")), IsOk());
   EXPECT_TRUE(fs::exists(linked)) << "the link alone is Strata's";
+}
+
+TEST_F(ModelRemovalTest, WhatWasNotFetchedToItsEndIsRemovedUnlessSomebodyFetchesIt) {
+  const std::string folder = "strata/huggingface.co/org/repo/c0/";
+  const std::string first = Write(folder + "m-Q4_0-00001-of-00003.gguf");
+  const std::string second = root_ + "/" + folder + "m-Q4_0-00002-of-00003.gguf";
+  Write(folder + "m-Q4_0-00002-of-00003.gguf.part", std::string(100, 'x'));
+  Write(folder + "m-Q4_0-00002-of-00003.gguf.part.json",
+        R"({"validator": "e", "bytes": 100, "missing": [[0, 10], [50, 60]]})");
+  Write(folder + "m-Q4_0-00002-of-00003.gguf.part.json.new", "half wri");
+  const std::string other = Write(folder + "m-Q8_0.gguf");
+
+  const std::vector<UnfinishedModel> unfinished = FindUnfinishedModels(folders_);
+  ASSERT_EQ(unfinished.size(), 1);
+  EXPECT_EQ(unfinished[0].model.name, "hf:org/repo:Q4_0");
+  EXPECT_EQ(unfinished[0].model.path, first);
+  EXPECT_EQ(unfinished[0].model.variant.bytes, 0) << "of the third part nothing is known";
+  EXPECT_EQ(unfinished[0].bytes_here, 10 + 80);
+  EXPECT_FALSE(unfinished[0].is_running);
+
+  for (const std::string& name : {std::string("hf:org/repo:Q4_0"), std::string("org/repo:q4_0"),
+                                  first, second, second + ".part", second + ".part.json"}) {
+    const auto removal = Find(name);
+    ASSERT_THAT(removal, IsOk()) << name;
+    EXPECT_TRUE(removal->is_unfinished);
+    EXPECT_EQ(removal->freed_bytes, 90);
+    EXPECT_THAT(removal->files, ElementsAre(first, second));
+  }
+  const ModelRemoval removal = *Find("hf:org/repo:Q4_0");
+  {
+    const auto fetches = PartFile::Open(second, [] { return false; }, [] {});
+    ASSERT_THAT(fetches, IsOk());
+    EXPECT_TRUE(FindUnfinishedModels(folders_)[0].is_running);
+    EXPECT_THAT(RemoveModel(folders_, removal),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("another process is fetching " + second),
+                               HasSubstr("or interrupt it"))));
+    EXPECT_TRUE(fs::exists(first)) << "nothing is removed then";
+  }
+  ASSERT_THAT(RemoveModel(folders_, removal), IsOk());
+  EXPECT_THAT(FindUnfinishedModels(folders_), IsEmpty());
+  size_t left = 0;
+  for (const auto& file : fs::directory_iterator(root_ + "/" + folder)) {
+    EXPECT_EQ(file.path().string(), other);
+    ++left;
+  }
+  EXPECT_EQ(left, 1);
+}
+
+TEST_F(ModelRemovalTest, UnfinishedOnesHaveTheirSizeEvenWithoutAState) {
+  const std::string part = Write("strata/host/m-Q4_0.gguf.part", std::string(4096, 'x'));
+  Write("strata/registry.ollama.ai/library/tiny/0a/1b.gguf.part.json",
+        R"({"validator": "e", "bytes": 100, "missing": [[0, 100]]})");
+  const std::vector<UnfinishedModel> unfinished = FindUnfinishedModels(folders_);
+  ASSERT_EQ(unfinished.size(), 2);
+  EXPECT_EQ(unfinished[0].bytes_here, 4096);
+  EXPECT_EQ(unfinished[0].model.variant.bytes, 0);
+  EXPECT_EQ(unfinished[1].model.name, "ollama:tiny:1b");
+  EXPECT_EQ(unfinished[1].bytes_here, 0) << "there are no bytes, whatever the state says";
+  ASSERT_THAT(RemoveModel(folders_, *Find(part)), IsOk());
+  ASSERT_THAT(RemoveModel(folders_, *Find("ollama:tiny:1b")), IsOk());
+  EXPECT_TRUE(fs::is_empty(root_ + "/strata"));
 }
 
 }  // namespace

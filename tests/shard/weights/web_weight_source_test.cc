@@ -268,6 +268,53 @@ TEST_F(WebWeights, AServerWithoutRangesIsNotUsed) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--whole")));
 }
 
+TEST_F(WebWeights, APageInsteadOfThemIsSaidAndAnotherNodeIsAsked) {
+  Receiver behind_login, outside;
+  ASSERT_THAT(outside.Fetch(RequestFor({0, 2})), IsOk());
+  ASSERT_THAT(behind_login.Fetch({.model_id = id_, .remote = Remote(), .headers_only = true}),
+              IsOk());
+  AnswerBy([](const FakeRequest&) {
+    return FakeReply{.headers = {{"Content-Type", "text/html"}, {"ETag", "\"of the page\""}},
+                     .body = "<html>Log in</html>"};
+  });
+  EXPECT_THAT(behind_login.Fetch(RequestFor({0, 2})),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("sends a page instead of the file (text/html, it begins "
+                                       "with: <html>Log in</html>)"),
+                             HasSubstr("log in and try again"))));
+  Source peer("", outside.cache());
+  EXPECT_THAT(behind_login.Fetch(RequestFor({0, 2}, {peer.address()})), IsOk());
+}
+
+TEST_F(WebWeights, RefusedPartsAndAFileThatGrowsAreSaid) {
+  Receiver receiver;
+  ASSERT_THAT(receiver.Fetch(RequestFor({0, 2})), IsOk());
+  std::string size = absl::StrCat(content_.size());
+  AnswerBy([&](const FakeRequest&) {
+    return FakeReply{.status = 416, .headers = {{"Content-Range", "bytes */" + size}}};
+  });
+  EXPECT_THAT(receiver.Fetch(RequestFor({2, 4})),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("sends no parts of files: --whole")));
+  size = absl::StrCat(content_.size() - 1);
+  EXPECT_THAT(receiver.Fetch(RequestFor({2, 4})),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the file changed")));
+  // While it is read, at a server without ETags.
+  int requests = 0;
+  AnswerBy([&](const FakeRequest& request) {
+    FakeReply reply = ServeFile(request, ++requests < 2 ? content_ : content_ + "more");
+    reply.headers.erase("ETag");
+    return reply;
+  });
+  EXPECT_THAT(receiver.Fetch({.model_id = id_, .remote = Remote(""), .layers = {0, kLayers}}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("the file changed"), HasSubstr("load the model again"))));
+  AnswerBy([this](const FakeRequest& request) { return ServeFile(request, content_); });
+  const auto fetched = receiver.Fetch(RequestFor({0, kLayers}));
+  ASSERT_THAT(fetched, IsOk()) << "what came before is no hindrance";
+  EXPECT_TRUE(BytesOfSlice(fetched->path, {0, 6}) == BytesOfSlice(path_, {0, 6}));
+}
+
 TEST_F(WebWeights, ANodeWithoutATokenTakesThemFromANodeThatHasOne) {
   AnswerBy([this](const FakeRequest& request) {
     if (request.Header("authorization") != "Bearer hf_secret") return FakeReply{.status = 401};
@@ -285,9 +332,21 @@ TEST_F(WebWeights, ANodeWithoutATokenTakesThemFromANodeThatHasOne) {
   EXPECT_THAT(without.Fetch(RequestFor({0, 2}, {peer.address()})), IsOk());
   // That node fetches for this one what it does not have itself.
   Source relay("", with.cache(), [&](const std::string& id) { return with.ServerOf(id); });
+  const size_t before = hub_.connections();
   const auto fetched = without.Fetch(RequestFor({2, 5}, {relay.address()}));
   ASSERT_THAT(fetched, IsOk());
   EXPECT_TRUE(BytesOfSlice(fetched->path, {2, 5}) == BytesOfSlice(path_, {2, 5}));
+  // All reads share the connections of one source, which another load does not change.
+  const auto server = with.ServerOf(id_);
+  Receiver third;
+  ASSERT_THAT(third.Fetch(RequestFor({2, 5}, {relay.address()})), IsOk());
+  ASSERT_THAT(with.Fetch(RequestFor({0, 2})), IsOk());
+  EXPECT_EQ(with.ServerOf(id_), server);
+  EXPECT_LE(hub_.connections() - before, 2 * kServerLanes + 2 * kWeightLanes);
+  WeightFetcher::Request elsewhere = RequestFor({0, 2});
+  elsewhere.remote = Remote("\"2\"");
+  ASSERT_THAT(with.Fetch(elsewhere), IsOk());
+  EXPECT_NE(with.ServerOf(id_), server);
 }
 
 TEST_F(WebWeights, ADescriptionOfNoFileIsRefused) {

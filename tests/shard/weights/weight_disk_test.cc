@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "shard/model/weight_blocks.h"
+#include "tests/node/hub/fake_hub.h"
 #include "tests/shard/weights/weights_fixture.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temp_folder.h"
@@ -20,8 +22,11 @@ namespace {
 
 using ::absl_testing::StatusIs;
 using ::strata::testing::BytesOfSlice;
+using ::strata::testing::FakeHub;
+using ::strata::testing::FakeRequest;
 using ::strata::testing::Opened;
 using ::strata::testing::Receiver;
+using ::strata::testing::ServeFile;
 using ::strata::testing::SmallDisk;
 using ::strata::testing::Source;
 using ::strata::testing::SourceBytes;
@@ -70,6 +75,37 @@ TEST(WeightsOnAFullDisk, FailWithOneErrorAndContinueWhenThereIsRoom) {
   const auto all = again.Fetch(*id, source.address(), {0, 2});
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(all->bytes_fetched, 0u);
+}
+
+TEST(WeightsOnAFullDisk, OfAServerToo) {
+  const std::string path = WriteLarge(), id = Opened(path)->id();
+  const uint64_t bytes = SourceBytes(path, {0, 2});
+  SmallDisk disk(bytes + (80u << 20));
+  if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
+  std::ifstream in(path, std::ios::binary);
+  const std::string content(std::istreambuf_iterator<char>(in), {});
+  const FakeHub hub([&](const FakeRequest& request) { return ServeFile(request, content); });
+  WeightFetcher::Request request = {.model_id = id, .layers = {0, 2}};
+  wire::RemoteFile* const file = request.remote.add_parts();
+  file->set_url(hub.url() + "/model.gguf");
+  file->set_bytes(content.size());
+  Receiver receiver(disk.path() + "/weights", kCacheBytesMax);
+  bool full = false;
+  EXPECT_THAT(receiver.Fetch(request,
+                             [&](uint64_t done, uint64_t) {
+                               if (done < 2 * kWeightBlockBytes || full) return;
+                               full = true;
+                               disk.Fill();
+                             }),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("MiB of weights that are still to come"),
+                             HasSubstr("--cache-dir"))));
+  disk.MakeRoom();
+  const uint64_t before = hub.body_bytes();
+  const auto rest = receiver.Fetch(request);
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_LE(hub.body_bytes() - before, bytes - kWeightBlockBytes);
+  EXPECT_TRUE(BytesOfSlice(rest->path, {0, 2}) == BytesOfSlice(path, {0, 2}));
 }
 
 TEST(WeightsOnAFullDisk, AreConsistentAfterARestart) {

@@ -169,7 +169,7 @@ class Receiver {
   }
 
   const std::shared_ptr<WeightCache>& cache() { return cache_; }
-  std::unique_ptr<WeightSource> ServerOf(const std::string& id) { return fetcher_.ServerOf(id); }
+  std::shared_ptr<WeightSource> ServerOf(const std::string& id) { return fetcher_.ServerOf(id); }
   const std::string& folder() const { return folder_; }
 
  private:
