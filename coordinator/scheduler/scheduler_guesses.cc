@@ -15,6 +15,7 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kGuessesInFlightMax = 16;
+constexpr double kLatestGuess = 1.0 / 32;  // weight of the latest outcome
 
 }  // namespace
 
@@ -24,8 +25,15 @@ uint32_t Scheduler::Impl::Window(const Request& r) const {
   for (uint32_t stage = 0; stage < facts.n_stages; ++stage) {
     slowest_us = std::max(slowest_us, costs.Us(stage, StepSize::Of(Fed(r), 1)));
   }
-  const double steps = std::round(round_trip_us / slowest_us);
-  return static_cast<uint32_t>(std::clamp<double>(steps, 1, kGuessesInFlightMax));
+  const double round = std::max(round_trip_us / slowest_us, 1.0);
+  // A token's time in steps: one more in flight wastes nothing where guesses are right; behind a
+  // wrong one the next row waits for what is in flight.
+  const auto time = [&](double n) {
+    return accepted_share * std::max(1.0, round / n) + (1 - accepted_share) * std::max(round, n);
+  };
+  const double few = std::floor(round), many = std::ceil(round);
+  const double steps = time(many) < time(few) ? many : few;
+  return static_cast<uint32_t>(std::min<double>(steps, kGuessesInFlightMax));
 }
 
 bool Scheduler::Impl::MayGuess(const Request& r) const {
@@ -114,7 +122,9 @@ void Scheduler::Impl::CheckGuess(Request* request, int64_t now_us) {
   }
   const SlotTable::Slot& slot = slots.slot(r.slot);
   if (slot.guessed == 0) return;
-  if (slot.tokens[slot.tokens.size() - slot.guessed] == r.tokens.back()) {
+  const bool is_right = slot.tokens[slot.tokens.size() - slot.guessed] == r.tokens.back();
+  accepted_share += ((is_right ? 1 : 0) - accepted_share) * kLatestGuess;
+  if (is_right) {
     slots.AcceptGuess(r.slot);
     ++r.usage.accepted_tokens;
     ++stats.accepted_tokens;

@@ -205,7 +205,7 @@ struct Scheduler::Impl {
   // scheduler_guesses.cc
   // Rows of one guess, where a stage would be idle for want of other work.
   void AddGuess(Builder* step);
-  // So many steps in flight, of one sequence alone, keep the slowest stage busy.
+  // The number of steps in flight with which a sequence alone is fastest.
   uint32_t Window(const Request& request) const;
   bool MayGuess(const Request& request) const;
   std::optional<int32_t> NextGuess(Request* request);
@@ -253,9 +253,10 @@ struct Scheduler::Impl {
   uint64_t last_request = 0;
   uint64_t last_tick = 0;  // source of all values that rise
   int64_t last_result_us = 0;
-  uint32_t edit_failures = 0;  // steps with edits only that failed, one after the other
-  double round_trip_us = 0;    // running mean of a row's, without its waits for other steps
-  double request_us = 0;       // running mean of a request's time from its slot to its end
+  uint32_t edit_failures = 0;   // steps with edits only that failed, one after the other
+  double round_trip_us = 0;     // running mean of a row's, without its waits for other steps
+  double accepted_share = 0.5;  // running mean, of guesses whose outcome is known
+  double request_us = 0;        // running mean of a request's time from its slot to its end
   SchedulerStats stats;
 };
 
