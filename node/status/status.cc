@@ -43,12 +43,17 @@ bool IsLoading(const wire::StageStatus& stage) {
          stage.state() == wire::StageStatus::WAITING || stage.state() == wire::StageStatus::LOADING;
 }
 
-// The time that the model stays: ", pinned", ", goes after 4 min without requests"; empty: for
-// ever.
-std::string StayText(const std::vector<wire::ModelStatus>& loaded, absl::string_view id) {
+// ", 97 % of 1300 guesses right", of tokens that stages computed ahead; then the time that the
+// model stays: ", pinned", ", goes after 4 min without requests", or nothing: for ever.
+std::string UseText(const std::vector<wire::ModelStatus>& loaded, absl::string_view id) {
   for (const wire::ModelStatus& model : loaded) {
     if (model.model_id() != id) continue;
-    std::string text = model.pinned() ? ", pinned" : "";
+    std::string text;
+    if (model.guessed_tokens() > 0) {
+      absl::StrAppend(&text, ", ", 100 * model.accepted_tokens() / model.guessed_tokens(), " % of ",
+                      model.guessed_tokens(), " guesses right");
+    }
+    if (model.pinned()) text += ", pinned";
     if (model.keep_alive_ms() == 0) return text;
     const int64_t left_ms = model.keep_alive_ms() - std::max<int64_t>(model.idle_ms(), 0);
     return absl::StrCat(text, ", goes after ", DurationText(std::max<int64_t>(left_ms, 0)),
@@ -194,7 +199,7 @@ std::string StatusText(const ClusterSnapshot& report,
       }
     }
     absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
-                    ", epoch ", model.epoch.counter(), StayText(loaded, model.id), "\n",
+                    ", epoch ", model.epoch.counter(), UseText(loaded, model.id), "\n",
                     TextTable(stages).Text());
     for (const std::string& note : notes) {
       absl::StrAppend(&out, PrintableText::From(note, kShownMessageBytesMax), "\n");
@@ -312,7 +317,9 @@ json StatusJson(const ClusterSnapshot& report, const std::vector<wire::ModelStat
                      {"name", model.name()},
                      {"keep_alive_ms", model.keep_alive_ms()},
                      {"idle_ms", model.idle_ms()},
-                     {"pinned", model.pinned()}});
+                     {"pinned", model.pinned()},
+                     {"guessed_tokens", model.guessed_tokens()},
+                     {"accepted_tokens", model.accepted_tokens()}});
   }
   return {{"cluster", report.cluster.cluster()},
           {"coordinator", absl::BytesToHexString(report.cluster.coordinator())},

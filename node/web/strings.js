@@ -109,6 +109,8 @@ export const text = {
     requestsLabel: 'Requests',
     roomLabel: 'Room',
     speedLabel: 'Speed',
+    guessesLabel: 'Guesses that were right',
+    guesses: (model) => `${Math.floor(100 * model.accepted_tokens / model.guessed_tokens)} % of ${model.guessed_tokens}`,
     idleLabel: 'Unloaded after',
     keepAlive: (ms) => (ms > 0 ? `${Math.round(ms / 1000)} s without a request` : 'never'),
     stage: 'Stage', node: 'Node', device: 'Device', layers: 'Layers', weights: 'Weights',
