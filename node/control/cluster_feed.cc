@@ -50,8 +50,11 @@ absl::StatusOr<ClusterFeed::StateJson> JsonOf(const absl::StatusOr<ClusterState>
   const std::vector<wire::ModelStatus> loaded =
       state->models.value_or(std::vector<wire::ModelStatus>());
   ClusterFeed::StateJson json = {.cluster = StatusJson(state->report, loaded),
-                                 .models = state->models.status()};
-  if (!state->models.ok()) return json;
+                                 .models = absl::UnavailableError("")};
+  if (!state->models.ok()) {
+    json.models = state->models.status();
+    return json;
+  }
   Json models = Json::array();
   for (const wire::ModelStatus& model : loaded) models.push_back(ModelJson(model));
   json.models = Json{{"models", std::move(models)}};
