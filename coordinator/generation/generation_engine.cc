@@ -212,6 +212,11 @@ void GenerationEngine::Resume() {
   state_->Pump();
 }
 
+void GenerationEngine::AllowGuesses(bool allowed) {
+  MutexLock lock(&state_->mu);
+  if (state_->scheduler) state_->scheduler->AllowGuesses(allowed);
+}
+
 absl::StatusOr<bool> GenerationEngine::Restart(Pipeline* pipeline) {
   absl::StatusOr<PipelineFacts> facts = FactsOf(pipeline->stages());
   if (!facts.ok()) return facts.status();

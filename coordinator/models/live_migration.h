@@ -25,8 +25,14 @@ std::vector<std::vector<CacheSource>> CachesFor(const PlannedModel& planned,
 class LiveMigration {
  public:
   using DeploymentPtr = ModelTable::DeploymentPtr;
+  // No guesses are computed as long as it lives: `next` copies the caches.
   LiveMigration(DeploymentPtr from, DeploymentPtr next)
-      : from_(std::move(from)), next_(std::move(next)) {}
+      : from_(std::move(from)), next_(std::move(next)) {
+    from_->engine()->AllowGuesses(false);
+  }
+  ~LiveMigration() { from_->engine()->AllowGuesses(true); }
+  LiveMigration(const LiveMigration&) = delete;
+  LiveMigration& operator=(const LiveMigration&) = delete;
 
   // The load of `next` is cancelled where this is false. Half a take-over is of no use.
   bool MayGoOn(bool should_continue) const {

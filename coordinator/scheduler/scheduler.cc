@@ -210,7 +210,9 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
       }
       token = &result.tokens(next_token++);
     }
-    slots.Confirm(slice.slot, slice.generation, slice.end);
+    // A guess whose sequence has left: its position may be another's by now.
+    const bool is_kept = slots.slot(slice.slot).last_owner == slice.request;
+    if (!slice.is_guess || is_kept) slots.Confirm(slice.slot, slice.generation, slice.end);
     Request* r = OwnerOf(slice);
     if (r == nullptr) continue;
     if (r->SequencePosition(slice.end) >= r->failed_at) {
@@ -411,6 +413,8 @@ bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool 
   if (contents != SlotContents::kNothing) impl_->slots.Empty();
   return false;
 }
+
+void Scheduler::AllowGuesses(bool allowed) { impl_->guesses_stopped = !allowed; }
 
 void Scheduler::EndAll(const absl::Status& status, int64_t now_us) {
   while (!impl_->requests.empty()) {

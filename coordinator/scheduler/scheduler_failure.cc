@@ -34,7 +34,11 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
   }
   for (const BatchSlice& slice : flight.slices) {
     if (!IsCurrent(slice)) {
-      if (absl::IsDataLoss(status)) LoseSlot(slice.slot, slice.generation, /*lost=*/true);
+      if (!absl::IsDataLoss(status)) continue;
+      // What a wrong guess was taken from goes on with the positions before it.
+      const bool goes_on = slice.is_guess && slots.slot(slice.slot).last_owner == slice.request;
+      LoseSlot(slice.slot, goes_on ? slots.slot(slice.slot).generation : slice.generation,
+               /*lost=*/true);
       continue;
     }
     Request* r = OwnerOf(slice);
@@ -70,8 +74,12 @@ void Scheduler::Impl::Blame(const InFlightStep& flight, const absl::Status& stat
     return;
   }
   edit_failures = 0;
-  // A guess is no part of its sequence.
-  if (follows || flight.is_guess) return;
+  if (follows) return;
+  if (flight.is_guess) {  // it is no part of its sequence
+    Request* const guessed = OwnerOf(flight.slices[0]);
+    if (guessed != nullptr) ++guessed->guesses_failed;
+    return;
+  }
   if (flight.slices.size() > 1) {
     for (const BatchSlice& slice : flight.slices) {
       Request* r = OwnerOf(slice);

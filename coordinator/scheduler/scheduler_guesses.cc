@@ -15,6 +15,8 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kGuessesInFlightMax = 16;
+// A failed step stops the pipeline until those behind it are through.
+constexpr uint32_t kGuessesFailedMax = 3;
 constexpr double kLatestGuess = 1.0 / 32;  // weight of the latest outcome
 
 }  // namespace
@@ -40,24 +42,25 @@ bool Scheduler::Impl::MayGuess(const Request& r) const {
   const wire::Speculation speculation = r.input.speculation.value_or(policy.speculation);
   const bool is_generated = r.tokens.size() > r.input.prompt.size();
   if (speculation == wire::SPECULATION_OFF || !is_generated || Remaining(r) > 0 || r.needs_open ||
-      r.quarantined || r.failures > 0) {
+      r.quarantined || r.failures > 0 || r.guesses_failed >= kGuessesFailedMax) {
     return false;
   }
   // The row before the guesses and each of them give a token.
   const SlotTable::Slot& slot = slots.slot(r.slot);
   return slot.tokens.size() < facts.n_ctx && slot.guessed + 2 <= r.tokens_left &&
-         slots.HasRoomForGuess(r.slot);
+         slots.HasRoomForGuess();
 }
 
 std::optional<int32_t> Scheduler::Impl::NextGuess(Request* request) {
   Request& r = *request;
-  const bool adapts = r.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO;
   if (!r.drafts) {
     r.drafts = true;
-    drafter->Begin(
-        {.request = r.id, .tokens = r.tokens, .prediction = r.input.prediction, .adapts = adapts});
+    drafter->Begin({.request = r.id,
+                    .tokens = r.tokens,
+                    .prediction = r.input.prediction,
+                    .adapts = Adapts(r)});
   }
-  if (adapts && !guess_trial.guesses()) return std::nullopt;
+  if (Adapts(r) && !guess_trial.guesses()) return std::nullopt;
   const SlotTable::Slot& slot = slots.slot(r.slot);
   return drafter->Guess(r.id, absl::MakeConstSpan(slot.tokens).last(slot.guessed));
 }
@@ -67,8 +70,8 @@ void Scheduler::Impl::AddGuess(Builder* b) {
   // hold guesses meanwhile may round otherwise on some devices.
   if (!facts.cache.rewind || facts.n_stages < 2 || policy.exact) return;
   const auto n_guesses = static_cast<uint32_t>(in_flight.size()) - n_in_flight();
-  if (n_guesses >= kGuessesInFlightMax || NDecoding() != running.size() ||
-      running.size() >= facts.n_stages) {
+  if (n_guesses >= kGuessesInFlightMax || NDecoding() != running.size() || queue.size() > 0 ||
+      running.size() >= facts.n_stages || guesses_stopped) {
     return;
   }
   std::vector<Request*> may;
@@ -116,9 +119,10 @@ void Scheduler::Impl::ObserveRoundTrip(const wire::Result& result, const InFligh
 void Scheduler::Impl::CheckGuess(Request* request, int64_t now_us) {
   Request& r = *request;
   if (r.drafts) {
-    if (r.guessable_us >= 0 && running.size() == 1) guess_trial.Observe(now_us - r.guessable_us);
+    const bool is_tried = running.size() == 1 && Adapts(r);
+    if (r.guessable_us >= 0 && is_tried) guess_trial.Observe(now_us - r.guessable_us);
     drafter->Append(r.id, r.tokens.back());
-    r.guessable_us = running.size() == 1 && drafter->Guess(r.id, {}) ? now_us : -1;
+    r.guessable_us = is_tried && drafter->Guess(r.id, {}) ? now_us : -1;
   }
   const SlotTable::Slot& slot = slots.slot(r.slot);
   if (slot.guessed == 0) return;

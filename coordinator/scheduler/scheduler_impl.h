@@ -52,6 +52,7 @@ struct Scheduler::Impl {
     bool quarantined = false;
     uint32_t failures = 0;
     uint32_t failed_at = 0;
+    uint32_t guesses_failed = 0;  // steps of its guesses
     // Of the prompt, as was reported last; nothing before its first slot.
     std::optional<uint32_t> reported_done;
     uint32_t pipelines_broken = 0;  // while it ran in them, since its last token
@@ -208,6 +209,10 @@ struct Scheduler::Impl {
   // The number of steps in flight with which a sequence alone is fastest.
   uint32_t Window(const Request& request) const;
   bool MayGuess(const Request& request) const;
+  // Whether its guesses are kept back where they do not pay.
+  bool Adapts(const Request& request) const {
+    return request.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO;
+  }
   std::optional<int32_t> NextGuess(Request* request);
   void ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   // Its sequence has gone on with its last token: guesses at that place are compared with it.
@@ -256,7 +261,8 @@ struct Scheduler::Impl {
   uint32_t edit_failures = 0;   // steps with edits only that failed, one after the other
   double round_trip_us = 0;     // running mean of a row's, without its waits for other steps
   double accepted_share = 0.5;  // running mean, of guesses whose outcome is known
-  double request_us = 0;        // running mean of a request's time from its slot to its end
+  bool guesses_stopped = false;
+  double request_us = 0;  // running mean of a request's time from its slot to its end
   SchedulerStats stats;
 };
 

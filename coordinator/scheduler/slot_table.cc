@@ -78,9 +78,10 @@ void SlotTable::RollBack(int32_t slot) {
 
 void SlotTable::Rewind(int32_t slot) { CutToConfirmed(slot, wire::KvEdit::REWIND); }
 
-bool SlotTable::HasRoomForGuess(int32_t slot) const {
-  const Slot& s = slots_[slot];
-  return s.tokens.size() < s.claim || cells_owned() + cells_kept() < cells_max_;
+bool SlotTable::HasRoomForGuess() const {
+  const auto owners = static_cast<uint64_t>(
+      std::ranges::count_if(slots_, [](const Slot& s) { return s.owner != 0; }));
+  return cells_owned() + cells_kept() + owners * kCellsForOthers < cells_max_;
 }
 
 void SlotTable::Trim(int32_t slot, uint32_t length) {
@@ -118,13 +119,18 @@ void SlotTable::Shift(int32_t slot, uint32_t keep, uint32_t discard) {
 
 void SlotTable::Confirm(int32_t slot, uint64_t generation, uint32_t length) {
   Slot& s = slots_[slot];
-  if (s.generation == generation) s.confirmed = std::max(s.confirmed, length);
+  if (s.generation == generation && length <= s.tokens.size()) {
+    s.confirmed = std::max(s.confirmed, length);
+  }
 }
 
 void SlotTable::Release(int32_t slot, bool keep) {
   Slot& s = slots_[slot];
-  // Rows in flight before the guesses go with them: they would confirm what is cut.
-  if (s.guessed > 0 && keep) CutToConfirmed(slot, wire::KvEdit::TRIM);
+  if (s.guessed > 0) {
+    // The rows before them may be in flight: the slot stays what it is for their results.
+    s.tokens.resize(s.tokens.size() - std::exchange(s.guessed, 0));
+    AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.tokens.size()));
+  }
   s.owner = 0;
   s.claim = 0;
   s.may_shift = false;
@@ -297,7 +303,7 @@ std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner,
     slots_[source.slot].used = ++last_used_;
   }
   Slot& s = slots_[target];
-  s.owner = owner;
+  s.owner = s.last_owner = owner;
   s.claim = static_cast<uint32_t>(need);
   s.may_shift = may_shift;
   s.used = ++last_used_;

@@ -21,6 +21,9 @@ namespace strata {
 
 class SlotTable {
  public:
+  // Free for the tokens of each sequence while a guess stands in the caches.
+  static constexpr uint32_t kCellsForOthers = 16;
+
   struct Slot {
     std::vector<int32_t> tokens;  // the contents once every step formed so far is done
     uint32_t confirmed = 0;       // so many of `tokens` are in all stages
@@ -28,6 +31,7 @@ class SlotTable {
     uint32_t chunked = 0;         // so many of `tokens` were fed in chunks of ExactChunk()
     uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
     uint64_t owner = 0;           // a request; 0: none, and `tokens` are kept
+    uint64_t last_owner = 0;      // `owner`, or the one that left `tokens`
     // Rises when the slot starts anew. Results of steps under an older number no longer apply to
     // the slot.
     uint64_t generation = 0;
@@ -64,8 +68,8 @@ class SlotTable {
     Append(slot, token);
     ++slots_[slot].guessed;
   }
-  // Whether there is a cell for one more position at nobody's expense.
-  bool HasRoomForGuess(int32_t slot) const;
+  // Whether there is a cell for one more position, and each owner keeps kCellsForOthers besides.
+  bool HasRoomForGuess() const;
   // The first guess of the slot is right.
   void AcceptGuess(int32_t slot) { --slots_[slot].guessed; }
   // Forgets all guesses, the first of which is wrong; the sequence stays open. REQUIRES: all before
@@ -75,7 +79,8 @@ class SlotTable {
   void EndChunk(int32_t slot) {
     slots_[slot].chunked = static_cast<uint32_t>(slots_[slot].tokens.size());
   }
-  // A step of generation `generation` is done in all stages: the slot has `length` positions.
+  // A step of generation `generation` is done in all stages: the slot has `length` positions, of
+  // which guesses that were taken back do not count.
   void Confirm(int32_t slot, uint64_t generation, uint32_t length);
 
   // The owner leaves. `keep`: its tokens stay for others.

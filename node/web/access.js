@@ -27,8 +27,10 @@ function Approve({ waiting, setNote }) {
     setAsked(null);
   };
   const answer = async (same) => {
+    const { name, approval } = asked;
+    setAsked({ name });
     try {
-      await post('/nodes/approve/confirm', { approval: asked.approval, same });
+      await post('/nodes/approve/confirm', { approval, same });
     } catch (error) {
       setNote(error.message);
     }

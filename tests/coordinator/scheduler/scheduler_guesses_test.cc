@@ -110,9 +110,11 @@ TEST(SchedulerGuesses, NoneWhereNoStageIsIdleOrTheCacheCannotForget) {
   const PipelineFacts fixed = Facts(3);
   EXPECT_EQ(RunOne(fixed, {}, MakeDrafter(fixed, true)).stats.guessed_tokens, 0u);
   // As many requests as stages.
-  SchedulerSim sim(RewindFacts(2), {.speculation = wire::SPECULATION_NGRAM});
+  const PipelineFacts two = RewindFacts(2);
+  SchedulerSim sim(two, {}, {}, MakeDrafter(two, false));
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 100)).ok());
-  sim.RunToEnd();
+  while (!sim.seen[1].end && !sim.seen[2].end && sim.Next()) {
+  }
   EXPECT_EQ(sim.scheduler.Stats().guessed_tokens, 0u);
 }
 
@@ -163,20 +165,85 @@ TEST(SchedulerGuesses, KeptSequencesHaveNone) {
   EXPECT_EQ(sim.stages->mismatches(), 0);
 }
 
-// Guesses neither preempt nor take the room of kept sequences.
-TEST(SchedulerGuesses, TakeOnlyCellsThatAreFree) {
-  PipelineFacts facts = RewindFacts(2);
+// A guess leaves room for what others are about to feed, so it neither preempts them nor takes the
+// place of kept sequences.
+TEST(SchedulerGuesses, TakeOnlyCellsThatNobodyNeeds) {
+  for (const bool guesses : {false, true}) {
+    PipelineFacts facts = RewindFacts(3);
+    facts.n_slots = 3;
+    facts.kv_cells = 200;
+    SchedulerSim sim(facts, {}, {}, guesses ? MakeDrafter(facts, false) : nullptr);
+    ASSERT_TRUE(sim.Add(MakeRequest(Tokens(700, 20), 4)).ok());
+    sim.RunToEnd();
+    const uint64_t kept = sim.scheduler.Stats().kv_cells_kept;
+    ASSERT_GT(kept, 0u);
+    // Together they fill what is left to the last cell.
+    const auto left = static_cast<uint32_t>(200 - kept);
+    ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), left / 2 - 19)).ok());
+    ASSERT_TRUE(sim.Add(MakeRequest(Tokens(300, 20), left - left / 2 - 19)).ok());
+    sim.RunToEnd();
+    EXPECT_EQ(sim.scheduler.Stats().preemptions, 0u);
+    EXPECT_EQ(sim.scheduler.Stats().kv_cells_kept, 200u);
+    EXPECT_EQ(sim.scheduler.Stats().guessed_tokens > 50, guesses);
+    sim.ExpectRequestsAsAlone();
+    EXPECT_EQ(sim.stages->mismatches(), 0);
+  }
+}
+
+// Whoever waits for cells gets those of guesses.
+TEST(SchedulerGuesses, NoneWhileARequestWaits) {
+  PipelineFacts facts = RewindFacts(3);
   facts.n_slots = 2;
-  facts.kv_cells = 130;
+  facts.kv_cells = 150;
+  SchedulerSim sim(facts, {.keep_prefixes = false}, {}, MakeDrafter(facts, false));
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 100)).ok());
+  while (sim.seen[1].tokens.size() < 30 && sim.Next()) {
+  }
+  const uint64_t waits = *sim.Add(MakeRequest(Tokens(300, 82), 3));
+  sim.RunToEnd();
+  EXPECT_LT(sim.seen[waits].token_us.front(), sim.seen[1].token_us.back());
+  sim.ExpectRequestsAsAlone();
+}
+
+TEST(SchedulerGuesses, EndWhereTheirStepsFail) {
+  const PipelineFacts facts = RewindFacts(3);
   SchedulerSim sim(facts, {}, {}, MakeDrafter(facts, false));
-  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(700, 20), 4)).ok());
+  int failed = 0;
+  sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
+    if (step.guess_rows().empty()) return std::nullopt;
+    ++failed;
+    return FakeFault{.stage = 1};
+  };
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
   sim.RunToEnd();
-  const uint64_t kept = sim.scheduler.Stats().kv_cells_kept;
-  ASSERT_GT(kept, 0u);
-  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 80)).ok());
+  EXPECT_EQ(sim.seen[id].tokens.size(), 100u);
+  EXPECT_GE(failed, 3);
+  EXPECT_LE(failed, 6);  // some were in flight
+  sim.ExpectRequestsAsAlone();
+}
+
+// A copied slot whose request ends while guesses are in flight is reset like others where the step
+// that copied it fails: a stage behind has never seen the copy.
+TEST(SchedulerGuesses, AFailureBehindARequestThatEndedResetsItsSlot) {
+  const PipelineFacts facts = RewindFacts(3);
+  SchedulerSim sim(facts, {.prefix_tokens_min = 1}, {}, MakeDrafter(facts, false));
+  bool fails = false;
+  sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
+    if (!fails || step.tokens_size() == 0 || !step.guess_rows().empty()) return std::nullopt;
+    return FakeFault{.stage = 1};
+  };
+  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
+  while (sim.seen[id].tokens.size() < 10 && sim.Next()) {
+  }
+  fails = true;
+  sim.Submit();
+  fails = false;
+  sim.scheduler.Cancel(id, Scheduler::Leave::kKeep, sim.now_us);
   sim.RunToEnd();
-  EXPECT_GE(sim.scheduler.Stats().kv_cells_kept, kept + 20u + 79u);
-  EXPECT_EQ(sim.scheduler.Stats().preemptions, 0u);
+  GenerationRequest next = MakeRequest(Tokens(10, 20), 5);
+  next.prompt.insert(next.prompt.end(), sim.seen[id].tokens.begin(), sim.seen[id].tokens.end());
+  ASSERT_TRUE(sim.Add(next).ok());
+  sim.RunToEnd();
   sim.ExpectRequestsAsAlone();
 }
 
