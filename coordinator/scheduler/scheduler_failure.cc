@@ -74,12 +74,12 @@ void Scheduler::Impl::Blame(const InFlightStep& flight, const absl::Status& stat
     return;
   }
   edit_failures = 0;
-  if (follows) return;
   if (flight.is_guess) {  // it is no part of its sequence
-    Request* const guessed = OwnerOf(flight.slices[0]);
+    Request* const guessed = Find(flight.slices[0].request);
     if (guessed != nullptr) ++guessed->guesses_failed;
     return;
   }
+  if (follows) return;
   if (flight.slices.size() > 1) {
     for (const BatchSlice& slice : flight.slices) {
       Request* r = OwnerOf(slice);

@@ -222,29 +222,38 @@ TEST(SchedulerGuesses, EndWhereTheirStepsFail) {
   sim.ExpectRequestsAsAlone();
 }
 
-// A copied slot whose request ends while guesses are in flight is reset like others where the step
-// that copied it fails: a stage behind has never seen the copy.
-TEST(SchedulerGuesses, AFailureBehindARequestThatEndedResetsItsSlot) {
-  const PipelineFacts facts = RewindFacts(3);
+// A request ends while its guess is in flight, behind a step that copied its slot's contents there
+// and fails: the stages behind have never seen the copy, and hold another sequence.
+TEST(SchedulerGuesses, ASlotWhoseCopyFailedIsResetThoughItsRequestEnded) {
+  PipelineFacts facts = RewindFacts(3);
+  facts.n_slots = 2;
   SchedulerSim sim(facts, {.prefix_tokens_min = 1}, {}, MakeDrafter(facts, false));
-  bool fails = false;
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(700, 100), 2)).ok());  // kept, and replaced by the copy
+  sim.RunToEnd();
+  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 40), 60)).ok());
+  while (sim.seen[2].tokens.size() < 5 && sim.Next()) {
+  }
+  GenerationRequest begun = MakeRequest(Tokens(10, 40), 60);
+  begun.prompt.push_back(900);
+  begun.generated = FakeStages::Alone(facts, begun, 3);
+  const uint64_t id = *sim.Add(begun);
+  bool copies = false, guesses = false;
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
-    if (!fails || step.tokens_size() == 0 || !step.guess_rows().empty()) return std::nullopt;
+    guesses = guesses || (copies && step.guess_rows_size() > 0 && step.slots(0) == 0);
+    if (CountEdits(step, wire::KvEdit::COPY) == 0) return std::nullopt;
+    copies = true;
     return FakeFault{.stage = 1};
   };
-  const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
-  while (sim.seen[id].tokens.size() < 10 && sim.Next()) {
-  }
-  fails = true;
-  sim.Submit();
-  fails = false;
+  for (int i = 0; i < 20 && !guesses; ++i) sim.Submit();
+  ASSERT_TRUE(guesses);
   sim.scheduler.Cancel(id, Scheduler::Leave::kKeep, sim.now_us);
+  sim.make_fault = nullptr;
   sim.RunToEnd();
-  GenerationRequest next = MakeRequest(Tokens(10, 20), 5);
-  next.prompt.insert(next.prompt.end(), sim.seen[id].tokens.begin(), sim.seen[id].tokens.end());
+  GenerationRequest next = MakeRequest(begun.prompt, 5);
   ASSERT_TRUE(sim.Add(next).ok());
   sim.RunToEnd();
-  sim.ExpectRequestsAsAlone();
+  // Not ExpectRequestsAsAlone(): what was begun elsewhere has tokens before its own.
+  EXPECT_EQ(sim.seen.rbegin()->second.tokens, FakeStages::Alone(facts, next, 5));
 }
 
 }  // namespace
