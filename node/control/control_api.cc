@@ -218,10 +218,11 @@ void ControlApi::ShowSession(const SharedExchange& exchange) {
   const std::string scopes = ApiScopesText({.chat = has(ApiScope::kChat),
                                             .view = has(ApiScope::kView),
                                             .admin = has(ApiScope::kAdmin) && !view_only_});
-  AnswerJson(exchange, {{"node", {{"id", context_.node.id}, {"name", context_.node.name}}},
-                        {"version", LocalVersions().strata()},
-                        {"scopes", std::vector<std::string>(absl::StrSplit(scopes, ',', absl::SkipEmpty()))},
-                        {"view_only", view_only_}});
+  AnswerJson(exchange,
+             {{"node", {{"id", context_.node.id}, {"name", context_.node.name}}},
+              {"version", LocalVersions().strata()},
+              {"scopes", std::vector<std::string>(absl::StrSplit(scopes, ',', absl::SkipEmpty()))},
+              {"view_only", view_only_}});
 }
 
 void ControlApi::OpenSession(const SharedExchange& exchange) {
