@@ -22,7 +22,7 @@ TEST(Page, InABrowser) {
   child.on_stdout_line = [&lines](absl::string_view line) { lines.emplace_back(line); };
   auto test = ChildProcess::Start(std::move(child));
   ASSERT_TRUE(test.ok()) << test.status();
-  ASSERT_TRUE((*test)->WaitForExit(absl::Minutes(4))) << absl::StrJoin(lines, "\n");
+  ASSERT_TRUE((*test)->WaitForExit(absl::Minutes(8))) << absl::StrJoin(lines, "\n");
   const ChildExit& exit = (*test)->exit();
   if (exit.code == kSkipped) GTEST_SKIP() << exit.last_words;
   EXPECT_EQ(exit.code, 0) << exit.Words() << "\n" << absl::StrJoin(lines, "\n");
