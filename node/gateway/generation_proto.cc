@@ -121,7 +121,7 @@ GenerationResult EndedFromWire(const wire::GenerationEnded& ended) {
 }
 
 grpc::Status RequestStatusToGrpc(const absl::Status& status) {
-  const grpc::Status plain = ToGrpc(status);
+  grpc::Status plain = ToGrpc(status);
   if (plain.ok()) return plain;
   // "strata\nretry_after_ms=1000\n…"
   std::string details = plain.error_details();
