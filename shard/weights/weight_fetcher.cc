@@ -89,7 +89,7 @@ class WeightFetcher::Job {
   absl::Status ConnectSource();
   // Adds the model to the cache: from the source if it is connected (`source`), else from a peer or
   // the server; the id verifies the description.
-  absl::Status Describe(WeightCache* cache, absl::Status source);
+  absl::Status Describe(WeightCache* cache, const absl::Status& source);
   // `source`: OK, or why the source cannot be used; set to its error here.
   absl::Status CompareHashes(WeightLease* lease, absl::Status* source);
   absl::Status CheckSuspect(WeightLease* lease);
@@ -172,7 +172,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCa
       if (added.ok()) id = *added;
       return added.status();
     };
-    const absl::Status status = add(cache);
+    absl::Status status = add(cache);
     // Planning must not need disk space.
     if (DiskShortageOf(status)) return FetchHeadersElsewhere(&id, add);
     if (!status.ok()) return status;
@@ -205,7 +205,7 @@ absl::Status WeightFetcher::Job::ConnectSource() {
   return absl::UnavailableError("no node that answers has the model's file");
 }
 
-absl::Status WeightFetcher::Job::Describe(WeightCache* cache, absl::Status source) {
+absl::Status WeightFetcher::Job::Describe(WeightCache* cache, const absl::Status& source) {
   if (source.ok()) return source_.Describe(cache);
   for (const auto& peer : peers_) {
     if (cancelled()) return absl::CancelledError("");

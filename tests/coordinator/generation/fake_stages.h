@@ -203,7 +203,8 @@ class FakeStages {
   // Whether the row is the token that was sampled last.
   bool Continues(const wire::Step& step, int row) const {
     const Sequence& sequence = sequences_[step.slots(row)];
-    const auto at = static_cast<size_t>(step.positions(row) + sequence.offset);
+    const size_t at =
+        static_cast<size_t>(step.positions(row)) + static_cast<size_t>(sequence.offset);
     return sequence.open && at + 1 == sequence.tokens.size() &&
            sequence.tokens.back() == step.tokens(row) && sequence.tokens.back() != kEnd;
   }

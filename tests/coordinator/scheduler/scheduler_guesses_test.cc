@@ -244,7 +244,11 @@ TEST(SchedulerGuesses, ASlotWhoseCopyFailedIsResetThoughItsRequestEnded) {
     copies = true;
     return FakeFault{.stage = 1};
   };
-  for (int i = 0; i < 20 && !guesses; ++i) sim.Submit();
+  sim.Submit();
+  for (int i = 0; i < 3 && !guesses; ++i) {  // steps before the copy
+    ASSERT_TRUE(sim.TakeNext());
+    sim.Submit();
+  }
   ASSERT_TRUE(guesses);
   sim.scheduler.Cancel(id, Scheduler::Leave::kKeep, sim.now_us);
   sim.make_fault = nullptr;
