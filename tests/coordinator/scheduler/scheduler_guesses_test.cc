@@ -230,7 +230,9 @@ TEST(SchedulerGuesses, ASlotWhoseCopyFailedIsResetThoughItsRequestEnded) {
   SchedulerSim sim(facts, {.prefix_tokens_min = 1}, {}, MakeDrafter(facts, false));
   ASSERT_TRUE(sim.Add(MakeRequest(Tokens(700, 100), 2)).ok());  // kept, and replaced by the copy
   sim.RunToEnd();
-  ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 40), 60)).ok());
+  GenerationRequest source = MakeRequest(Tokens(10, 40), 60);
+  source.speculation = wire::SPECULATION_OFF;
+  ASSERT_TRUE(sim.Add(source).ok());
   while (sim.seen[2].tokens.size() < 5 && sim.Next()) {
   }
   GenerationRequest begun = MakeRequest(Tokens(10, 40), 60);
