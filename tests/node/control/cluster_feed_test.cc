@@ -20,7 +20,6 @@ namespace {
 using absl_testing::IsOk;
 using absl_testing::StatusIs;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Keeps what a client would be sent.
 class FakeResponder final : public HttpResponder {

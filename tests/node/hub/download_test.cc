@@ -383,7 +383,8 @@ TEST_F(DownloadTest, OfTwoAtOnceOneFetchesAndTheOtherWaits) {
 TEST_F(DownloadTest, APageInsteadOfAPartIsSaidAndWhatCameIsKept) {
   std::atomic<int> data = 0;
   const FakeHub hub([&](const FakeRequest& request) {
-    if (request.IsForData() && ++data > 4 && data < 40) {
+    if (request.IsForData()) ++data;
+    if (request.IsForData() && data > 4 && data < 40) {
       return FakeReply{.headers = {{"Content-Type", "text/html"}, {"ETag", "\"of the page\""}},
                        .body = "<html>Log in</html>"};
     }
