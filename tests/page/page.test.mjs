@@ -58,7 +58,7 @@ test('plans and loads a model over both nodes', async () => {
   await page.getByRole('button', { name: 'Plan', exact: true }).click();
   await page.getByText('Predicted').waitFor({ timeout: 60000 }); // the nodes measure first
   await page.getByRole('button', { name: 'Load by this plan' }).click();
-  await page.getByText(' is loaded.').waitFor({ timeout: 60000 });
+  await page.locator('p.note', { hasText: ' is loaded.' }).waitFor({ timeout: 60000 });
   await page.getByRole('link', { name: 'Models' }).click();
   await page.getByText('serving').first().waitFor();
   assert.ok((await page.locator('tbody tr').count()) >= 1);
@@ -101,9 +101,14 @@ test('an answer goes on when the node that computes it is killed', async () => {
   await page.getByLabel('JSON Schema').fill(JSON.stringify({ type: 'array', minItems: 190, maxItems: 190, items: { const: 'sea' } }));
   await page.getByLabel('Message').fill('The old captain');
   await page.keyboard.press('Enter');
-  await page.locator('.message.assistant').getByText('sea').first().waitFor();
+  for (let tries = 1; ; tries += 1) {
+    await page.locator('.message.assistant').getByText('sea').first().waitFor();
+    const words = await page.locator('.message.assistant').last().evaluate((element) => element.textContent.split('sea').length - 1);
+    if (words < 120) break; // in the middle of the answer
+    assert.ok(tries < 20, 'the answer is always there at once');
+    await page.getByRole('button', { name: 'Ask again' }).click();
+  }
   await attic.stop('SIGKILL');
-  assert.ok(await page.getByRole('button', { name: 'Stop' }).isVisible()); // in the middle of the answer
   await page.getByRole('button', { name: 'Ask again' }).waitFor({ timeout: 60000 });
   const [{ messages }] = JSON.parse(await page.evaluate(() => localStorage.getItem('strata-conversations')));
   assert.deepEqual(JSON.parse(messages.at(-1).content), Array(190).fill('sea'));
