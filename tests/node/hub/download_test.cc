@@ -469,7 +469,7 @@ TEST_F(DownloadTest, ADiskThatFillsIsSaidAndWhatCameIsKept) {
   if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
   const FakeHub hub([&](const FakeRequest& request) {
     FakeReply reply = ServeFile(request, content_);
-    reply.each_64_kib = absl::Milliseconds(2);
+    reply.each_64_kib = absl::Milliseconds(15);  // progress is reported before the end
     return reply;
   });
   DownloadFile file = FileAt(hub);
