@@ -11,18 +11,17 @@ void GuessTrial::Mean::Add(double sample) {
 
 void GuessTrial::Observe(int64_t us) {
   if (++seen_ <= kSettleTokens) return;
-  (guesses_ ? with_ : without_).Add(static_cast<double>(us));
+  (guesses() ? with_ : without_).Add(static_cast<double>(us));
   if (seen_ < until_) return;
   seen_ = 0;
   is_trial_ = !is_trial_;
   if (is_trial_) {
-    guesses_ = !guesses_;
     until_ = kSettleTokens + kTrialTokens;
     return;
   }
   const bool faster = with_.us <= without_.us;
   between_ = faster == faster_ ? std::min(2 * between_, kBetweenTokensMax) : kBetweenTokens;
-  guesses_ = faster_ = faster;
+  faster_ = faster;
   until_ = between_;
 }
 

@@ -1,5 +1,6 @@
-// Whether guesses pay, by measurement: stages that share a processor, or other programs on it, make
-// the steps of guesses delay those that are waited for. Part of the scheduler: no I/O, one thread.
+// Decides by measurement whether guesses pay: stages that share a processor, or other programs on
+// it, make the steps of guesses delay those that are waited for. Part of the scheduler: no I/O, one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ class GuessTrial {
   // had the stages for itself.
   void Observe(int64_t us);
   // Whether guesses are computed now.
-  bool guesses() const { return guesses_; }
+  bool guesses() const { return faster_ != is_trial_; }
 
  private:
   // Tokens behind a change, which steps of before delay.
@@ -30,8 +31,7 @@ class GuessTrial {
   };
 
   Mean with_, without_;
-  bool guesses_ = true;
-  bool is_trial_ = false;
+  bool is_trial_ = false;              // of the slower way
   uint32_t seen_ = 0;                  // tokens since the last change
   uint32_t until_ = 2 * kTrialTokens;  // of them until the next one
   uint32_t between_ = kBetweenTokens;  // twice as many each time that the faster way stays it

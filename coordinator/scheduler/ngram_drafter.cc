@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 namespace strata {
 namespace {
@@ -17,30 +16,27 @@ constexpr double kLatest = 1.0 / 32;  // weight of the latest outcome
 }  // namespace
 
 void NgramDrafter::Begin(const Sequence& sequence) {
-  Text& text = texts_[sequence.request];
-  text = {.index = std::make_shared<NgramIndex>(), .adapts = sequence.adapts};
-  for (int32_t token : sequence.prediction) text.index->Append(token);
-  if (!sequence.prediction.empty()) text.index->Append(NgramIndex::kSeparator);
-  text.begin = text.index->size();
-  for (int32_t token : sequence.tokens) text.index->Append(token);
-  FindSource(&text);
-  // What follows a prompt repeats what was predicted from its beginning on.
-  if (sequence.prediction.empty()) return;
-  text.source = {.index = text.index, .length = kPredictionLength};
+  State& state = states_[sequence.request];
+  state = {.index = std::make_shared<NgramIndex>(), .adapts = sequence.adapts};
+  for (int32_t token : sequence.prediction) state.index->Append(token);
+  if (!sequence.prediction.empty()) state.index->Append(NgramIndex::kSeparator);
+  state.begin = state.index->tokens().size();
+  for (int32_t token : sequence.tokens) state.index->Append(token);
+  if (sequence.prediction.empty()) {
+    FindSource(&state);
+  } else {
+    // The answer repeats its prediction from the beginning on.
+    state.source = {.index = state.index, .length = kPredictionLength};
+  }
 }
 
-void NgramDrafter::FindSource(Text* text) const {
-  text->source = {};
-  std::vector<int32_t> end;
-  const size_t size = text->index->size();
-  const size_t length = std::min(size - text->begin, NgramIndex::kLengthMax);
-  for (size_t i = size - length; i < size; ++i) end.push_back(text->index->token(i));
-  for (const std::shared_ptr<const NgramIndex>& index :
-       {std::shared_ptr<const NgramIndex>(text->index), std::shared_ptr<const NgramIndex>(recent_),
-        std::shared_ptr<const NgramIndex>(recent_full_)}) {
-    const auto match = index->Find(end);
-    if (match && match->length > text->source.length) {
-      text->source = {.index = index, .next = match->next, .length = match->length};
+void NgramDrafter::FindSource(State* state) const {
+  state->source = {};
+  const absl::Span<const int32_t> sequence = state->index->tokens().subspan(state->begin);
+  for (const auto& index : {state->index, recent_, recent_full_}) {
+    const auto match = index->Find(sequence);
+    if (match && match->length > state->source.length) {
+      state->source = {.index = index, .next = match->next, .length = match->length};
     }
   }
 }
@@ -51,63 +47,61 @@ double& NgramDrafter::ShareRight(size_t length) {
   return share_right_[std::lower_bound(kEnds.begin(), kEnds.end(), length) - kEnds.begin()];
 }
 
-std::optional<int32_t> NgramDrafter::Expected(const Text& text, size_t ahead,
+std::optional<int32_t> NgramDrafter::Expected(const State& state, size_t ahead,
                                               absl::Span<const int32_t> guesses) {
-  const Source& source = text.source;
+  const Source& source = state.source;
   if (source.index == nullptr) return std::nullopt;
+  const absl::Span<const int32_t> tokens = source.index->tokens();
   const size_t at = source.next + ahead;
-  if (at < source.index->size()) {
-    const int32_t token = source.index->token(at);
-    return token == NgramIndex::kSeparator ? std::nullopt : std::optional<int32_t>(token);
+  if (at < tokens.size()) {
+    return tokens[at] == NgramIndex::kSeparator ? std::nullopt : std::optional<int32_t>(tokens[at]);
   }
-  // The text repeats itself up to here: it is expected to repeat the guesses, too.
-  const size_t behind = at - source.index->size();
-  if (source.index != text.index || behind >= guesses.size()) return std::nullopt;
+  // The sequence repeats itself up to here: it is expected to repeat the guesses, too.
+  const size_t behind = at - tokens.size();
+  if (source.index != state.index || behind >= guesses.size()) return std::nullopt;
   return guesses[behind];
 }
 
 void NgramDrafter::Append(uint64_t request, int32_t token) {
-  Text& text = texts_.at(request);
-  const std::optional<int32_t> expected = Expected(text, 0, {});
+  State& state = states_.at(request);
+  const std::optional<int32_t> expected = Expected(state, 0, {});
   if (expected) {
-    double& share = ShareRight(text.source.length);
+    double& share = ShareRight(state.source.length);
     share += ((*expected == token ? 1 : 0) - share) * kLatest;
   }
-  text.index->Append(token);
+  state.index->Append(token);
   if (expected == token) {
-    ++text.source.next;
-    ++text.source.length;
+    ++state.source.next;
+    ++state.source.length;
   } else {
-    FindSource(&text);
+    FindSource(&state);
   }
 }
 
 std::optional<int32_t> NgramDrafter::Guess(uint64_t request, absl::Span<const int32_t> guesses) {
-  const Text& text = texts_.at(request);
-  const size_t ahead = guesses.size();
-  double right = 1;
-  for (size_t i = 0; i <= ahead; ++i) {
-    const std::optional<int32_t> expected = Expected(text, i, guesses);
-    if (!expected) return std::nullopt;
-    // They were given for another source.
-    if (i < ahead && *expected != guesses[i]) return std::nullopt;
-    right *= ShareRight(text.source.length + i);
-    if (i == ahead && (!text.adapts || right >= kWorthwhile)) return expected;
+  const State& state = states_.at(request);
+  double right = ShareRight(state.source.length + guesses.size());
+  for (size_t i = 0; i < guesses.size(); ++i) {
+    // Else they were given for another source.
+    if (Expected(state, i, guesses) != guesses[i]) return std::nullopt;
+    right *= ShareRight(state.source.length + i);
   }
-  return std::nullopt;
+  if (state.adapts && right < kWorthwhile) return std::nullopt;
+  return Expected(state, guesses.size(), guesses);
 }
 
 void NgramDrafter::End(uint64_t request) {
-  const auto found = texts_.find(request);
-  const NgramIndex& text = *found->second.index;
+  const auto found = states_.find(request);
+  const absl::Span<const int32_t> sequence =
+      found->second.index->tokens().subspan(found->second.begin);
   constexpr size_t kHalf = kRecentTokens / 2;
-  const size_t n = std::min(text.size() - found->second.begin, kHalf / 4);
-  if (recent_->size() + n + 1 > kHalf) {
+  const auto kept = sequence.last(std::min(sequence.size(), kHalf / 4));
+  if (recent_->tokens().size() + kept.size() + 1 > kHalf) {
     recent_full_ = std::exchange(recent_, std::make_shared<NgramIndex>());
   }
-  for (size_t i = text.size() - n; i < text.size(); ++i) recent_->Append(text.token(i));
+  for (int32_t token : kept) recent_->Append(token);
   recent_->Append(NgramIndex::kSeparator);
-  texts_.erase(found);
+  states_.erase(found);
 }
 
 }  // namespace strata

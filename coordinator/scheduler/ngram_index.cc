@@ -25,16 +25,18 @@ void NgramIndex::Append(int32_t token) {
   before_.push_back(before);
 }
 
-std::optional<NgramIndex::Match> NgramIndex::Find(absl::Span<const int32_t> text) const {
-  if (text.size() < 2) return std::nullopt;
-  const auto found = last_.find(PairOf(text[text.size() - 2], text[text.size() - 1]));
+std::optional<NgramIndex::Match> NgramIndex::Find(absl::Span<const int32_t> sequence) const {
+  if (sequence.size() < 2) return std::nullopt;
+  const auto found =
+      last_.find(PairOf(sequence[sequence.size() - 2], sequence[sequence.size() - 1]));
   if (found == last_.end()) return std::nullopt;
   Match best;
   int left = kCandidatesMax;
   for (uint32_t at = found->second; at != 0 && left > 0; at = before_[at], --left) {
-    const size_t most = std::min({size_t{at}, text.size(), kLengthMax});
+    const size_t most = std::min({size_t{at}, sequence.size(), kLengthMax});
     size_t length = 2;
-    while (length < most && tokens_[at - 1 - length] == text[text.size() - 1 - length]) ++length;
+    while (length < most && tokens_[at - 1 - length] == sequence[sequence.size() - 1 - length])
+      ++length;
     if (length > best.length) best = {.next = at, .length = length};
     if (length == kLengthMax) break;
   }

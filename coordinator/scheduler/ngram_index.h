@@ -1,5 +1,5 @@
-// The tokens of a text, and where the last tokens of another one stand in it: chains of places with
-// the same two tokens, as LZ77 has of bytes. Not thread-safe.
+// The tokens of sequences, and where the last tokens of another one stand in them: chains of places
+// with the same two tokens, as LZ77 has of bytes. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +19,16 @@ class NgramIndex {
 
   void Append(int32_t token);
 
-  // The place behind the longest end of `text`, of 2 to kLengthMax tokens, that stands here with a
-  // token behind it; of equally long ones the last.
+  // The place behind the longest end of `sequence`, of 2 to kLengthMax tokens, that stands here
+  // with a token behind it; of equally long ones the last.
   struct Match {
     size_t next = 0;
     size_t length = 0;
   };
-  std::optional<Match> Find(absl::Span<const int32_t> text) const;
+  std::optional<Match> Find(absl::Span<const int32_t> sequence) const;
 
-  size_t size() const { return tokens_.size(); }
-  int32_t token(size_t i) const { return tokens_[i]; }
+  // Valid until the next Append().
+  absl::Span<const int32_t> tokens() const { return tokens_; }
 
   static constexpr size_t kLengthMax = 32;
 

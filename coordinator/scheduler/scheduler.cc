@@ -199,7 +199,7 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
     const bool has_error = error != result.errors().end();
     const wire::SampledToken* token = nullptr;
     if (std::ranges::binary_search(result.void_rows(), slice.last_row)) {
-      if (!slice.is_guess || OwnerOf(slice) != nullptr) {
+      if (!flight.is_guess || OwnerOf(slice) != nullptr) {
         return TakeFailure(flight, absl::InternalError("the last stage left out a row"), now_us);
       }
       continue;
@@ -212,7 +212,7 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
     }
     // A guess whose sequence has left: its position may be another's by now.
     const bool is_kept = slots.slot(slice.slot).last_owner == slice.request;
-    if (!slice.is_guess || is_kept) slots.Confirm(slice.slot, slice.generation, slice.end);
+    if (!flight.is_guess || is_kept) slots.Confirm(slice.slot, slice.generation, slice.end);
     Request* r = OwnerOf(slice);
     if (r == nullptr) continue;
     if (r->SequencePosition(slice.end) >= r->failed_at) {

@@ -36,7 +36,7 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
     if (!IsCurrent(slice)) {
       if (!absl::IsDataLoss(status)) continue;
       // What a wrong guess was taken from goes on with the positions before it.
-      const bool goes_on = slice.is_guess && slots.slot(slice.slot).last_owner == slice.request;
+      const bool goes_on = flight.is_guess && slots.slot(slice.slot).last_owner == slice.request;
       LoseSlot(slice.slot, goes_on ? slots.slot(slice.slot).generation : slice.generation,
                /*lost=*/true);
       continue;

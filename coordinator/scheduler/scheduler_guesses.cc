@@ -69,9 +69,8 @@ void Scheduler::Impl::AddGuess(Builder* b) {
   // SchedulerPolicy::exact promises that nothing but the sequence decides its last bits; cells that
   // hold guesses meanwhile may round otherwise on some devices.
   if (!facts.cache.rewind || facts.n_stages < 2 || policy.exact) return;
-  const auto n_guesses = static_cast<uint32_t>(in_flight.size()) - n_in_flight();
-  if (n_guesses >= kGuessesInFlightMax || NDecoding() != running.size() || queue.size() > 0 ||
-      running.size() >= facts.n_stages || guesses_stopped) {
+  if (NDecoding() != running.size() || queue.size() > 0 || running.size() >= facts.n_stages ||
+      guesses_stopped) {
     return;
   }
   std::vector<Request*> may;
@@ -95,8 +94,7 @@ void Scheduler::Impl::AddGuess(Builder* b) {
                                 .slot = r->slot,
                                 .generation = slots.slot(r->slot).generation,
                                 .end = position + 1,
-                                .samples = true,
-                                .is_guess = true});
+                                .samples = true});
     b->flight.is_guess = true;
     b->flight.decode_rows = 1;
     b->flight.timing.size = StepSize::Of(position, 1);

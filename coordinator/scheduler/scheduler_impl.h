@@ -87,7 +87,6 @@ struct Scheduler::Impl {
     uint32_t last_row = 0;  // in the step
     bool samples = false;
     bool is_prompt = false;
-    bool is_guess = false;
   };
 
   struct InFlightStep {

@@ -33,11 +33,11 @@ TEST(NgramIndex, FindsTheLongestEndAndTheLastOfEquals) {
   const NgramIndex index = IndexOf({1, 2, 3, 7, 9, 2, 3, 8, 2, 3, 4});
   const auto longest = index.Find(Tokens{1, 2, 3});
   ASSERT_TRUE(longest.has_value());
-  EXPECT_EQ(index.token(longest->next), 7);
+  EXPECT_EQ(index.tokens()[longest->next], 7);
   EXPECT_EQ(longest->length, 3u);
   const auto last = index.Find(Tokens{5, 2, 3});
   ASSERT_TRUE(last.has_value());
-  EXPECT_EQ(index.token(last->next), 4);
+  EXPECT_EQ(index.tokens()[last->next], 4);
   EXPECT_EQ(last->length, 2u);
 }
 
