@@ -107,4 +107,9 @@ absl::StatusOr<wire::Step> ReadStep(const Frame& frame, const wire::StageSpec& s
   return step;
 }
 
+bool IsVoidStep(const wire::Step& step, absl::FunctionRef<bool(uint32_t row)> continues) {
+  return step.tokens_size() > 0 && step.guess_rows_size() == step.tokens_size() &&
+         std::ranges::none_of(step.guess_rows(), continues);
+}
+
 }  // namespace strata

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
@@ -21,5 +22,10 @@ struct StepLimits {
 // else that does not fit, by name, with both figures.
 absl::StatusOr<wire::Step> ReadStep(const Frame& frame, const wire::StageSpec& spec,
                                     StepLimits limits, uint64_t last_step_id);
+
+// Whether a step that ReadStep() has accepted has rows, and all are guesses that proved wrong, so
+// that the last stage computes nothing. `continues` says of a row whether it feeds the token that
+// was sampled last (SlotSamplers::Continues).
+bool IsVoidStep(const wire::Step& step, absl::FunctionRef<bool(uint32_t row)> continues);
 
 }  // namespace strata

@@ -5,6 +5,7 @@
 
 #include "shard/engine/activation_codec.h"
 #include "shard/model/stage_spec.h"
+#include "shard/serving/step_check.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -39,7 +40,8 @@ StepRunner::Outcome StepRunner::Run(const wire::Step& step, const Payload& paylo
   lookahead_.Observe(step);
   Outcome outcome;
   outcome.status = RunEdits(step, &outcome.result);
-  const bool computes = step.tokens_size() > 0 && !IsVoid(step);
+  const auto continues = [&](uint32_t row) { return samplers_->Continues(RowOf(step, row)); };
+  const bool computes = step.tokens_size() > 0 && !(samplers_ && IsVoidStep(step, continues));
   if (outcome.status.ok() && computes) {
     outcome.status = RunBatch(step, payload, &outcome.result);
   }
@@ -124,14 +126,6 @@ void StepRunner::DivideRows(const wire::Step& step) {
     if (samples && !embeds) sampled_rows_.push_back(i);
     if (samplers_->Observes(row, samples)) (embeds ? embedded_rows_ : scored_rows_).push_back(i);
   }
-}
-
-bool StepRunner::IsVoid(const wire::Step& step) const {
-  if (!samplers_ || step.guess_rows_size() != step.tokens_size()) return false;
-  for (uint32_t i = 0; i < static_cast<uint32_t>(step.tokens_size()); ++i) {
-    if (samplers_->Continues(RowOf(step, i))) return false;
-  }
-  return true;
 }
 
 void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {

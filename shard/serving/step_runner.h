@@ -56,8 +56,6 @@ class StepRunner {
   absl::Status RunBatch(const wire::Step& step, const Payload& payload, wire::Result* result);
   // Sets sampled_rows_, scored_rows_ and embedded_rows_.
   void DivideRows(const wire::Step& step);
-  // Whether all its rows are guesses that proved wrong, of which nothing needs to be computed.
-  bool IsVoid(const wire::Step& step) const;
   void SampleRows(const wire::Step& step, wire::Result* result);
   void AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result) const;
 

@@ -138,7 +138,8 @@ absl::Status SimStage::Run(const wire::Step& step, const Payload& payload, bool 
     sequence.tokens.insert(sequence.tokens.end(), open.generated().begin(), open.generated().end());
   }
   if (fails) return absl::InternalError("the batch failed");
-  if (is_last() && IsVoid(step)) return absl::OkStatus();
+  const auto continues = [&](uint32_t row) { return Continues(step, row); };
+  if (is_last() && IsVoidStep(step, continues)) return absl::OkStatus();
   size_t cells = static_cast<size_t>(step.tokens_size());
   std::vector<size_t> next(slots_.size());
   for (size_t i = 0; i < slots_.size(); ++i) cells += next[i] = slots_[i][0].size();
@@ -185,12 +186,6 @@ bool SimStage::Continues(const wire::Step& step, uint32_t row) const {
   return sequence.open && !sequence.ended &&
          static_cast<size_t>(step.positions(i)) + 1 == sequence.tokens.size() &&
          sequence.tokens.back() == step.tokens(i);
-}
-
-bool SimStage::IsVoid(const wire::Step& step) const {
-  return step.tokens_size() > 0 && step.guess_rows_size() == step.tokens_size() &&
-         std::ranges::none_of(step.guess_rows(),
-                              [&](uint32_t row) { return Continues(step, row); });
 }
 
 void SimStage::Sample(const wire::Step& step, wire::Result* result) {

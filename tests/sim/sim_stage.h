@@ -48,9 +48,8 @@ class SimStage {
     bool ended = false;
   };
 
-  // As shard/serving/step_runner.h has them, of guesses.
+  // Whether the row feeds the token that was sampled last.
   bool Continues(const wire::Step& step, uint32_t row) const;
-  bool IsVoid(const wire::Step& step) const;
   absl::Status Run(const wire::Step& step, const Payload& payload, bool fails, Payload* out);
   absl::Status Edit(const wire::KvEdit& edit);
   void Sample(const wire::Step& step, wire::Result* result);

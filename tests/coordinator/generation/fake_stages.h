@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "gtest/gtest.h"
+#include "shard/serving/step_check.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -208,12 +209,9 @@ class FakeStages {
     return sequence.open && at + 1 == sequence.tokens.size() &&
            sequence.tokens.back() == step.tokens(row) && sequence.tokens.back() != kEnd;
   }
-  // All its rows are wrong guesses: the last stage leaves it out.
+  // Whether the last stage leaves the step out.
   bool IsVoid(const wire::Step& step) const {
-    for (int i = 0; i < step.tokens_size(); ++i) {
-      if (Continues(step, i)) return false;
-    }
-    return step.tokens_size() > 0 && step.guess_rows_size() == step.tokens_size();
+    return IsVoidStep(step, [&](uint32_t row) { return Continues(step, static_cast<int>(row)); });
   }
 
   absl::Status RunStage(uint32_t k, const wire::Step& step, std::vector<uint64_t>* rows,
