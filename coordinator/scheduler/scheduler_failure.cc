@@ -35,7 +35,7 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
   for (const BatchSlice& slice : flight.slices) {
     if (!IsCurrent(slice)) {
       if (!absl::IsDataLoss(status)) continue;
-      // What a wrong guess was taken from goes on with the positions before it.
+      // A sequence goes on with the positions before a wrong guess.
       const bool goes_on = flight.is_guess && slots.slot(slice.slot).last_owner == slice.request;
       LoseSlot(slice.slot, goes_on ? slots.slot(slice.slot).generation : slice.generation,
                /*lost=*/true);

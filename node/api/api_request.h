@@ -96,8 +96,7 @@ struct ApiRequest {
   bool shift_context = false;
   uint32_t keep_tokens = 0;
   std::optional<wire::Speculation> speculation;  // unset: the model's
-  std::string
-      prediction;     // text that the output is expected to repeat; it changes nothing but time
+  std::string prediction;  // the output is expected to repeat it, and is the same without
   bool echo = false;  // of a completion: the output begins with the prompt, and so do its logprobs
   uint32_t best_of = 0;  // of a completion: how many of the `n` are returned; 0: all
   // Of a chat: how its template renders the prompt (ChatTemplate::RenderOptions).

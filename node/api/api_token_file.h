@@ -57,7 +57,7 @@ struct ApiToken {
 // The hash of a token's text as a client sends it. kInvalidArgument: `text` is not a token.
 absl::StatusOr<std::string> ApiTokenHash(absl::string_view text);
 
-// What people may see of it, at `now`.
+// The fields that people may see, at `now`.
 nlohmann::json ApiTokenJson(const ApiToken& token, absl::Time now);
 
 // kInvalidArgument for anything but what FormatApiTokens() makes.

@@ -510,10 +510,9 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
           [options](const std::string& name) {
             options->speculation = SpeculationNamed(name).value_or(wire::SPECULATION_AUTO);
           },
-          "While stages would be idle they compute guesses at the next tokens; the text is the "
+          "While stages would be idle they compute guesses at the next tokens; the output is the "
           "same: auto (default; as long as enough guesses prove right), off, or ngram (always, "
-          "from "
-          "what the text and recent ones repeat)")
+          "from what it and recent requests repeat)")
       ->check(CLI::IsMember({"auto", "off", "ngram"}))
       ->type_name("WHEN");
   verb->add_flag("--pin", options->pinned,

@@ -40,7 +40,7 @@ void Approve(ControlContext* context, const std::shared_ptr<Approvals>& approval
     const auto key = OwnKey(context->node);
     if (!key.ok()) return FailWith(to, key.status());
     const std::string id = approvals->Begin();
-    // Whoever goes has not said that the codes are the same.
+    // A person who goes has not said that the codes are the same.
     to->responder->OnGone([approvals, id] { approvals->Answer(id, false).IgnoreError(); });
     CallStream stream(to);
     ClusterStub member(context->node.address, kClusterMs);

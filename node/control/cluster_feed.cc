@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What differs at each look, though nothing happens.
+// Fields that differ at each look, though nothing happens.
 constexpr std::array kAges = {"idle_ms", "loaded_s_ago", "told_ms"};
 // A change of a device's free memory by less than this part of all its memory is not sent.
 constexpr double kMemoryStep = 1.0 / 256;

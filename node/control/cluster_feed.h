@@ -71,7 +71,7 @@ class ClusterFeed {
     std::shared_ptr<HttpResponder> responder;  // shared with the connection
     bool is_new = true;                        // has no state yet
   };
-  // What watchers were sent last.
+  // The state that watchers were sent last.
   struct Published {
     nlohmann::json json;
     std::string event;

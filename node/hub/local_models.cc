@@ -61,8 +61,8 @@ std::vector<fs::path> FoldersIn(const fs::path& folder) {
   return folders;
 }
 
-// Plain files in a folder and below.
-void VisitFilesBelow(const fs::path& root, absl::FunctionRef<void(const fs::path&)> visit) {
+// Plain files in a folder and below, until `take` has taken kFilesMax of them.
+void VisitFilesBelow(const fs::path& root, absl::FunctionRef<bool(const fs::path&)> take) {
   std::error_code error;
   size_t files = 0;
   for (fs::recursive_directory_iterator it(root, error), end; !error && it != end;
@@ -70,8 +70,7 @@ void VisitFilesBelow(const fs::path& root, absl::FunctionRef<void(const fs::path
     if (it.depth() >= kDepthMax) it.disable_recursion_pending();
     std::error_code not_there;
     if (!fs::is_regular_file(it->path(), not_there)) continue;
-    visit(it->path());
-    if (++files == kFilesMax) break;
+    if (take(it->path()) && ++files == kFilesMax) break;
   }
 }
 
@@ -79,11 +78,12 @@ void VisitFilesBelow(const fs::path& root, absl::FunctionRef<void(const fs::path
 std::vector<HubFile> FilesBelow(const fs::path& root) {
   std::vector<HubFile> files;
   VisitFilesBelow(root, [&](const fs::path& path) {
-    if (!absl::EndsWithIgnoreCase(path.string(), ".gguf") || !IsGguf(path)) return;
+    if (!absl::EndsWithIgnoreCase(path.string(), ".gguf") || !IsGguf(path)) return false;
     std::error_code error;
     const auto bytes = fs::file_size(path, error);
-    if (error) return;
+    if (error) return false;
     files.push_back({.name = path.lexically_relative(root).string(), .bytes = bytes});
+    return true;
   });
   return files;
 }
@@ -291,7 +291,7 @@ std::vector<UnfinishedModel> FindUnfinishedModels(const ModelFolders& folders) {
       for (const std::string& tail : PartFilesOf("")) {
         if (absl::EndsWith(name, tail)) name.resize(name.size() - tail.size());
       }
-      if (absl::EndsWithIgnoreCase(name, ".gguf")) begun.insert(std::move(name));
+      return absl::EndsWithIgnoreCase(name, ".gguf") && begun.insert(std::move(name)).second;
     });
     std::vector<HubFile> files;
     for (const std::string& name : begun) files.push_back({.name = name});

@@ -20,7 +20,7 @@ struct MissingRange {
 // The files beside `path` while it is fetched; some may not be there. The first one has the bytes.
 std::vector<std::string> PartFilesOf(const std::string& path);
 
-// How far a fetch of a file has come that may be running, or was interrupted.
+// The progress of a fetch that may be running, or was interrupted.
 struct PartProgress {
   uint64_t bytes_here = 0;
   uint64_t bytes = 0;       // of the whole; 0: unknown

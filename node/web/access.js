@@ -1,4 +1,4 @@
-// Who may use the cluster: nodes that wait for its key, nodes that go, and the tokens of this node.
+// Access to the cluster: nodes that wait for its key, nodes that go, and the tokens of this node.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { call, get, post } from './api.js';

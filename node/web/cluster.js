@@ -101,7 +101,7 @@ function kindsOf(cluster) {
   return kinds;
 }
 
-// What is wrong, in words, with what to do.
+// The faults, in words, with what to do.
 function Doctor({ setNote }) {
   const [checks, setChecks] = useState(null);
   const [busy, setBusy] = useState(false);

@@ -55,7 +55,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
   </article>`;
 }
 
-// How long a model stays; of POST load.
+// The time that a model stays; of POST load.
 const stayBody = (stay) => ({
   ...(stay.minutes && { keep_alive_ms: Math.round(60000 * Number(stay.minutes)) }),
   ...(stay.pinned && { pinned: true }),

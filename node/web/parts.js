@@ -1,10 +1,10 @@
-// What several views show alike, and the calls behind it.
+// The parts that several views have in common, and the calls behind them.
 import { useState } from 'preact/hooks';
 import { html } from 'htm/preact';
 import { call } from './api.js';
 import { text } from './strings.js';
 
-// What is asked for behind the name of the view in the address.
+// The query behind the name of the view in the address.
 export const query = () => new URLSearchParams(location.hash.split('?')[1] || '');
 
 export function bytes(n) {

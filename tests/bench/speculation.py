@@ -278,8 +278,8 @@ class Prompts:
             return [{"prompt": lead.prompt + lead.tokens, "max_tokens": n, "temperature": 0}]
         if workload == "wrong":
             return [self.wrong(number)]
-        texts = PROSE[:STREAMS] if workload == "streams" else [PROSE[number % len(PROSE)]]
-        return [{"prompt": prompt, "max_tokens": n, "seed": 100 * number + i, **drawn} for i, prompt in enumerate(texts)]
+        prompts = PROSE[:STREAMS] if workload == "streams" else [PROSE[number % len(PROSE)]]
+        return [{"prompt": prompt, "max_tokens": n, "seed": 100 * number + i, **drawn} for i, prompt in enumerate(prompts)]
 
     def wrong(self, number):
         """An answer whose tokens are given, behind a prompt in which something else follows any few of them."""
@@ -437,7 +437,7 @@ class Contest:
             lines.append(f"- on a quarter of a core the whole model takes {figure(self.quarter, 2)} times as long as on one")
         heads = ["", "one core", "plain", "with drafts", "of plain", "allowed by these", "accepted, of guesses, of tokens",
                  "slowest stage, ms: plain, with drafts", "n-grams: right, of guesses, of tokens", "allowed by these",
-                 "texts that differ"]
+                 "outputs that differ"]
         for what in dict.fromkeys(what for what, _ in self.rows):
             lines += ["", f"### {what}", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
             lines += [f"| {WORKLOADS[workload]} | {' | '.join(self.cells(row, workload == 'streams'))} |"

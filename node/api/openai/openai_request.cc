@@ -185,7 +185,7 @@ std::optional<std::string> ContentOf(const Json& json, const std::string& name,
   return text;
 }
 
-// What the answer is expected to repeat: {"type": "content", "content": …}.
+// A text that the answer is expected to repeat: {"type": "content", "content": …}.
 void ReadPrediction(FieldReader* fields, ApiRequest* request) {
   const Json* prediction = fields->Find("prediction");
   if (prediction == nullptr) return;

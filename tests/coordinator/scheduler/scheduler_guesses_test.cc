@@ -190,7 +190,7 @@ TEST(SchedulerGuesses, TakeOnlyCellsThatNobodyNeeds) {
   }
 }
 
-// Whoever waits for cells gets those of guesses.
+// A request that waits for cells gets those of guesses.
 TEST(SchedulerGuesses, NoneWhileARequestWaits) {
   PipelineFacts facts = RewindFacts(3);
   facts.n_slots = 2;

@@ -23,12 +23,12 @@ class RandomDrafter final : public Drafter {
   const std::map<uint64_t, SchedulerSim::Record>* records = nullptr;
 
   void Begin(const Sequence& sequence) override {
-    EXPECT_FALSE(texts_.contains(sequence.request)) << "twice";
-    texts_[sequence.request].assign(sequence.tokens.begin(), sequence.tokens.end());
+    EXPECT_FALSE(sequences_.contains(sequence.request)) << "twice";
+    sequences_[sequence.request].assign(sequence.tokens.begin(), sequence.tokens.end());
   }
-  void Append(uint64_t request, int32_t token) override { texts_.at(request).push_back(token); }
+  void Append(uint64_t request, int32_t token) override { sequences_.at(request).push_back(token); }
   std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) override {
-    const std::vector<int32_t>& text = texts_.at(request);
+    const std::vector<int32_t>& text = sequences_.at(request);
     if (Pick(0, 99) < none_) return std::nullopt;
     if (Pick(0, 99) >= right_) return static_cast<int32_t>(Pick(0, FakeStages::kBadToken - 1));
     const GenerationRequest& input = records->at(request).request;
@@ -36,8 +36,8 @@ class RandomDrafter final : public Drafter {
     const std::vector<int32_t> alone = FakeStages::Alone(*facts, input, n + 1);
     return alone.size() > n ? alone[n] : FakeStages::kEnd;
   }
-  void End(uint64_t request) override { EXPECT_EQ(texts_.erase(request), 1u); }
-  size_t size() const { return texts_.size(); }
+  void End(uint64_t request) override { EXPECT_EQ(sequences_.erase(request), 1u); }
+  size_t size() const { return sequences_.size(); }
 
  private:
   uint32_t Pick(uint32_t low, uint32_t high) {
@@ -45,7 +45,7 @@ class RandomDrafter final : public Drafter {
   }
   std::mt19937_64 random_;
   const uint32_t right_, none_;  // of a hundred
-  std::map<uint64_t, std::vector<int32_t>> texts_;
+  std::map<uint64_t, std::vector<int32_t>> sequences_;
 };
 
 class RandomRun {
@@ -81,7 +81,7 @@ class RandomRun {
     sim_.make_fault = nullptr;
     sim_.RunToEnd(200'000);
     ASSERT_TRUE(sim_.scheduler.idle());
-    EXPECT_EQ(drafter_seen_->size(), 0u) << "texts that have ended";
+    EXPECT_EQ(drafter_seen_->size(), 0u) << "sequences that have ended";
     Check();
   }
 
