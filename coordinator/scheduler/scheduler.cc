@@ -434,6 +434,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();
   stats.steps_in_flight = static_cast<uint32_t>(impl_->in_flight.size());
+  stats.guesses_in_flight = stats.steps_in_flight - impl_->n_in_flight();
   stats.kv_cells = impl_->slots.cells_max();
   stats.kv_cells_kept = impl_->slots.cells_kept();
   stats.kv_cells_used = impl_->slots.cells_owned() + stats.kv_cells_kept;

@@ -14,7 +14,6 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kGuessesInFlightMax = 16;
 // A failed step stops the pipeline until those behind it are through.
 constexpr uint32_t kGuessesFailedMax = 3;
 constexpr double kLatestGuess = 1.0 / 32;  // weight of the latest outcome

@@ -70,6 +70,9 @@ inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& po
   return std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch);
 }
 
+// Steps of guesses, which are in flight beside SchedulerPolicy::steps_in_flight_max.
+inline constexpr uint32_t kGuessesInFlightMax = 16;
+
 // Steps by their rows: the upper ends of the classes of a histogram, the last one open.
 inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,
                                                               32, 64, 128, 256, 512};
@@ -81,6 +84,7 @@ struct SchedulerStats {
   uint32_t slots_kept = 0;   // ended sequences whose KV is kept
   uint32_t checkpoints = 0;  // states that are kept
   uint32_t steps_in_flight = 0;
+  uint32_t guesses_in_flight = 0;  // of those, steps of guesses
   uint64_t kv_cells = 0;
   uint64_t kv_cells_used = 0;  // kept ones included
   uint64_t kv_cells_kept = 0;

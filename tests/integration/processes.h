@@ -7,12 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -39,27 +40,38 @@ inline bool Runs(pid_t pid) {
   return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
 }
 
-// All processes below `pid`: children, their children and so on.
+// All processes below `pid`: children, their children and so on. Those of one parent are in the
+// order that they were started in, also where the system's numbers have begun again.
 inline std::vector<pid_t> Descendants(pid_t pid) {
-  std::vector<std::pair<pid_t, pid_t>> parents;  // child, parent
+  struct Process {
+    int64_t start = 0;  // ticks since boot
+    pid_t pid = 0;
+    pid_t parent = 0;
+    bool operator<(const Process& other) const {
+      return std::tie(start, pid) < std::tie(other.start, other.pid);
+    }
+  };
+  std::vector<Process> all;
   DIR* proc = opendir("/proc");
   while (const dirent* entry = proc != nullptr ? readdir(proc) : nullptr) {
-    pid_t child = 0;
-    if (!absl::SimpleAtoi(entry->d_name, &child)) continue;
-    const std::string stat = ReadProc(child, "stat");
+    Process process;
+    if (!absl::SimpleAtoi(entry->d_name, &process.pid)) continue;
+    const std::string stat = ReadProc(process.pid, "stat");
     const size_t state = stat.rfind(") ");
     if (state == std::string::npos) continue;
     const std::vector<std::string> fields = absl::StrSplit(stat.substr(state + 2), ' ');
-    pid_t parent = 0;
-    if (fields.size() > 1 && absl::SimpleAtoi(fields[1], &parent)) {
-      parents.emplace_back(child, parent);
+    // Of proc_pid_stat(5): fields 4 (ppid) and 22 (starttime); the first here is its third.
+    if (fields.size() > 19 && absl::SimpleAtoi(fields[1], &process.parent) &&
+        absl::SimpleAtoi(fields[19], &process.start)) {
+      all.push_back(process);
     }
   }
   if (proc != nullptr) closedir(proc);
+  std::sort(all.begin(), all.end());
   std::vector<pid_t> found = {pid};
   for (size_t i = 0; i < found.size(); ++i) {
-    for (const auto& [child, parent] : parents) {
-      if (parent == found[i]) found.push_back(child);
+    for (const Process& process : all) {
+      if (process.parent == found[i]) found.push_back(process.pid);
     }
   }
   found.erase(found.begin());
