@@ -24,6 +24,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/cluster/cluster_runtime.h"
@@ -210,6 +211,8 @@ class Coordinator {
   absl::Status MayGoOn(const OperationContext& caller);
   absl::StatusOr<LoadResult> LoadNow(const wire::LoadModelRequest& request,
                                      const OperationContext& caller);
+  // The report of the node that `name` means, if it answers.
+  absl::StatusOr<NodeReport> AnsweringNode(absl::string_view name);
   absl::Status DrainNow(const wire::DrainNodeRequest& request, const OperationContext& caller);
   PlanningOptions PlanningFor(const OperationContext& caller);
   // The same, for another plan of a model that is loaded.

@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/node_drain.h"
@@ -19,27 +20,36 @@ absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request,
   return Explain(DrainNow(request, UntilStopped(caller)));
 }
 
+absl::StatusOr<NodeReport> Coordinator::AnsweringNode(absl::string_view name) {
+  auto report = Report();
+  if (!report.ok()) return report.status();
+  const absl::StatusOr<size_t> found = FindNode(name, report->cluster);
+  if (!found.ok()) return found.status();
+  NodeReport& node = report->nodes[*found];
+  if (node.client != nullptr) return std::move(node);
+  return absl::UnavailableError(absl::StrCat(node.name(), ": ", node.status.message()));
+}
+
 absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request,
                                    const OperationContext& caller) {
   if (auto s = CheckLeadership(); !s.ok()) return s;
-  auto report = Report();
-  if (!report.ok()) return report.status();
-  const absl::StatusOr<size_t> found = FindNode(request.node(), report->cluster);
-  if (!found.ok()) return found.status();
-  const NodeReport* const node = &report->nodes[*found];
-  if (node->client == nullptr) {
-    return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
-  }
-  if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
-  absl::Cleanup undo = [&] {
-    if (!node->info.draining()) node->client->SetDraining(false).IgnoreError();
-  };
-  if (!request.undo()) {
+  auto node = AnsweringNode(request.node());
+  if (!node.ok()) return node.status();
+  if (request.undo()) {
+    if (auto s = node->client->SetDraining(false); !s.ok()) return s;
+  } else {
     const auto work = StartWork(caller);
     if (!work.ok()) return work.status();
+    // Another drain of the node may have ended meanwhile, and taken its mark back.
+    node = AnsweringNode(request.node());
+    if (!node.ok()) return node.status();
+    absl::Cleanup undo = [&] {
+      if (!node->info.draining()) node->client->SetDraining(false).IgnoreError();
+    };
+    if (auto s = node->client->SetDraining(true); !s.ok()) return s;
     if (auto s = Evacuate(node->info.node_id(), caller); !s.ok()) return s;
+    std::move(undo).Cancel();
   }
-  std::move(undo).Cancel();
   absl::MutexLock lock(mu_);
   rebalance_.OnChange(SteadyTime::Now());
   return absl::OkStatus();

@@ -39,22 +39,24 @@ absl::Status SimCoordinator::MayGoOn() const {
 void SimCoordinator::Drain(size_t node, std::function<void(absl::Status)> done) {
   RefreshLeadership();
   if (const absl::Status s = MayGoOn(); !s.ok()) return done(s);
-  const auto mark = [this, node](bool draining, const auto& then) {
-    Mark(options_.cluster, options_.node, node, draining, then);
-  };
-  mark(true, [this, node, mark, done = std::move(done)](std::optional<bool> before) {
-    if (!before) return done(absl::UnavailableError("the node does not answer"));
-    StartWork([this, node, mark, done, before] {
+  StartWork([this, node, done = std::move(done)] {
+    const auto mark = [this, node](bool draining, const auto& then) {
+      Mark(options_.cluster, options_.node, node, draining, then);
+    };
+    mark(true, [this, node, mark, done](std::optional<bool> before) {
       const auto end = [this, mark, done, before](const absl::Status& status) {
-        EndWork();
+        const auto end_work = [this, done, status](std::optional<bool>) {
+          EndWork();
+          done(status);
+        };
+        if (!status.ok() && !before.value_or(false)) return mark(false, end_work);
         if (status.ok()) {
           ++drains_;
           rebalance_.OnChange(Now());
-        } else if (!*before) {
-          mark(false, [](std::optional<bool>) {});
         }
-        done(status);
+        end_work({});
       };
+      if (!before) return end(absl::UnavailableError("the node does not answer"));
       // Shared by its steps.
       DrainNext(std::make_shared<Draining>(
           Draining{.drain = NodeDrain(cluster().IdOf(node).ToHex(), models_), .end = end}));
