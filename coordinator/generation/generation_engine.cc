@@ -212,9 +212,9 @@ void GenerationEngine::Resume() {
   state_->Pump();
 }
 
-void GenerationEngine::AllowGuesses(bool allowed) {
+void GenerationEngine::AllowDrafts(bool allowed) {
   MutexLock lock(&state_->mu);
-  if (state_->scheduler) state_->scheduler->AllowGuesses(allowed);
+  if (state_->scheduler) state_->scheduler->AllowDrafts(allowed);
 }
 
 absl::StatusOr<bool> GenerationEngine::Restart(Pipeline* pipeline) {

@@ -76,8 +76,8 @@ class GenerationEngine final : public Pipeline::Listener {
   bool Quiesce(std::chrono::milliseconds limit, absl::FunctionRef<bool()> wanted);
   // Forms steps again after Quiesce().
   void Resume();
-  // As Scheduler::AllowGuesses().
-  void AllowGuesses(bool allowed);
+  // As Scheduler::AllowDrafts().
+  void AllowDrafts(bool allowed);
   // After Detach(), with a pipeline of the same model: every request goes on, but those that are
   // given up (Scheduler::Restart). True: none is fed again. Errors as of Start(); kUnavailable:
   // Stop() came first. After an error the requests still wait.

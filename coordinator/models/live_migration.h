@@ -25,12 +25,12 @@ std::vector<std::vector<CacheSource>> CachesFor(const PlannedModel& planned,
 class LiveMigration {
  public:
   using DeploymentPtr = ModelTable::DeploymentPtr;
-  // No guesses are computed as long as it lives: `next` copies the caches.
+  // No drafts are computed as long as it lives: `next` copies the caches.
   LiveMigration(DeploymentPtr from, DeploymentPtr next)
       : from_(std::move(from)), next_(std::move(next)) {
-    from_->engine()->AllowGuesses(false);
+    from_->engine()->AllowDrafts(false);
   }
-  ~LiveMigration() { from_->engine()->AllowGuesses(true); }
+  ~LiveMigration() { from_->engine()->AllowDrafts(true); }
   LiveMigration(const LiveMigration&) = delete;
   LiveMigration& operator=(const LiveMigration&) = delete;
 

@@ -58,7 +58,7 @@ struct GenerationUsage {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;             // of the prompt, found in a KV cache
   uint32_t tokens = 0;                    // reported, this time
-  uint32_t guessed_tokens = 0;            // that stages computed
+  uint32_t draft_tokens = 0;              // that stages computed
   uint32_t accepted_tokens = 0;           // of those, right
   int64_t queued_us = 0;                  // until the request had a slot
   int64_t prompt_us = 0;                  // from there to the first token

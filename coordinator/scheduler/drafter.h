@@ -1,4 +1,4 @@
-// Guesses at the next tokens of sequences. The scheduler has stages compute them while they would
+// Drafts of the next tokens of sequences. The scheduler has stages compute them while they would
 // be idle; wrong ones never show (Chen et al., 2023, arXiv:2302.01318, and Leviathan et al., 2023,
 // arXiv:2211.17192, for the idea; the last stage samples as ever and compares). Part of the
 // scheduler: no I/O, one thread.
@@ -16,7 +16,7 @@ class Drafter {
   virtual ~Drafter() = default;
 
   // A sequence, by its request: what is known of it, and tokens that it is expected to repeat.
-  // `adapts`: guesses that seldom prove right are kept back.
+  // `adapts`: drafts that seldom prove right are kept back.
   struct Sequence {
     uint64_t request = 0;
     absl::Span<const int32_t> tokens;
@@ -26,9 +26,9 @@ class Drafter {
   virtual void Begin(const Sequence& sequence) = 0;
   // The sequence goes on with `token`. REQUIRES, as all below: it has begun, and not ended.
   virtual void Append(uint64_t request, int32_t token) = 0;
-  // The token behind the sequence and `guesses`, which are those that were given for it; nullopt:
-  // no guess.
-  virtual std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) = 0;
+  // The token behind the sequence and `drafts`, which are those that were given for it; nullopt:
+  // no draft.
+  virtual std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) = 0;
   virtual void End(uint64_t request) = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace strata {
 namespace {
 
-// A guess that is right less often than this, those before it included, is kept back: the stages
+// A draft that is right less often than this, those before it included, is kept back: the stages
 // would compute it, and draw power, for too little.
 constexpr double kWorthwhile = 0.2;
 // The beginning of a prediction counts as a place that so many tokens agree with.
@@ -48,7 +48,7 @@ double& NgramDrafter::ShareRight(size_t length) {
 }
 
 std::optional<int32_t> NgramDrafter::Expected(const State& state, size_t ahead,
-                                              absl::Span<const int32_t> guesses) {
+                                              absl::Span<const int32_t> drafts) {
   const Source& source = state.source;
   if (source.index == nullptr) return std::nullopt;
   const absl::Span<const int32_t> tokens = source.index->tokens();
@@ -56,10 +56,10 @@ std::optional<int32_t> NgramDrafter::Expected(const State& state, size_t ahead,
   if (at < tokens.size()) {
     return tokens[at] == NgramIndex::kSeparator ? std::nullopt : std::optional<int32_t>(tokens[at]);
   }
-  // The sequence repeats itself up to here: it is expected to repeat the guesses, too.
+  // The sequence repeats itself up to here: it is expected to repeat the drafts, too.
   const size_t behind = at - tokens.size();
-  if (source.index != state.index || behind >= guesses.size()) return std::nullopt;
-  return guesses[behind];
+  if (source.index != state.index || behind >= drafts.size()) return std::nullopt;
+  return drafts[behind];
 }
 
 void NgramDrafter::Append(uint64_t request, int32_t token) {
@@ -78,16 +78,16 @@ void NgramDrafter::Append(uint64_t request, int32_t token) {
   }
 }
 
-std::optional<int32_t> NgramDrafter::Guess(uint64_t request, absl::Span<const int32_t> guesses) {
+std::optional<int32_t> NgramDrafter::Draft(uint64_t request, absl::Span<const int32_t> drafts) {
   const State& state = states_.at(request);
-  double right = ShareRight(state.source.length + guesses.size());
-  for (size_t i = 0; i < guesses.size(); ++i) {
+  double right = ShareRight(state.source.length + drafts.size());
+  for (size_t i = 0; i < drafts.size(); ++i) {
     // Else they were given for another source.
-    if (Expected(state, i, guesses) != guesses[i]) return std::nullopt;
+    if (Expected(state, i, drafts) != drafts[i]) return std::nullopt;
     right *= ShareRight(state.source.length + i);
   }
   if (state.adapts && right < kWorthwhile) return std::nullopt;
-  return Expected(state, guesses.size(), guesses);
+  return Expected(state, drafts.size(), drafts);
 }
 
 void NgramDrafter::End(uint64_t request) {

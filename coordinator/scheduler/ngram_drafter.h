@@ -1,4 +1,4 @@
-// Guesses that a sequence goes on as it, or one that ended lately, did where its last tokens stood
+// Predicts that a sequence goes on as it, or one that ended lately, did where its last tokens stood
 // before ("prompt lookup"): code that is edited, quotations, lists, templates. Needs no model.
 #pragma once
 
@@ -22,7 +22,7 @@ class NgramDrafter final : public Drafter {
 
   void Begin(const Sequence& sequence) override;
   void Append(uint64_t request, int32_t token) override;
-  std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) override;
+  std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) override;
   void End(uint64_t request) override;
 
  private:
@@ -40,7 +40,7 @@ class NgramDrafter final : public Drafter {
   };
   // The expected token `ahead` of the next one; nullopt: the source ends before it.
   static std::optional<int32_t> Expected(const State& state, size_t ahead,
-                                         absl::Span<const int32_t> guesses);
+                                         absl::Span<const int32_t> drafts);
   void FindSource(State* state) const;
   // The share of right tokens of sources behind so many tokens that agreed; the latest count most.
   double& ShareRight(size_t length);

@@ -199,7 +199,7 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
     const bool has_error = error != result.errors().end();
     const wire::SampledToken* token = nullptr;
     if (std::ranges::binary_search(result.void_rows(), slice.last_row)) {
-      if (!flight.is_guess || OwnerOf(slice) != nullptr) {
+      if (!flight.is_draft || OwnerOf(slice) != nullptr) {
         return TakeFailure(flight, absl::InternalError("the last stage left out a row"), now_us);
       }
       continue;
@@ -210,9 +210,9 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
       }
       token = &result.tokens(next_token++);
     }
-    // A guess whose sequence has left: its position may be another's by now.
+    // A draft whose sequence has left: its position may be another's by now.
     const bool is_kept = slots.slot(slice.slot).last_owner == slice.request;
-    if (!flight.is_guess || is_kept) slots.Confirm(slice.slot, slice.generation, slice.end);
+    if (!flight.is_draft || is_kept) slots.Confirm(slice.slot, slice.generation, slice.end);
     Request* r = OwnerOf(slice);
     if (r == nullptr) continue;
     if (r->SequencePosition(slice.end) >= r->failed_at) {
@@ -254,7 +254,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   --r.tokens_left;
   ++r.usage.tokens;
   ++stats.tokens;
-  CheckGuess(&r, now_us);
+  CheckDraft(&r, now_us);
   if (r.tokens_left == 0 || IsFull(r)) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
   } else if (r.kv_length() > facts.n_ctx) {
@@ -292,7 +292,7 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
   facts = pipeline;
   LimitContext();
   costs = StepCosts(facts.n_stages);
-  guess_trial = GuessTrial();
+  draft_trial = DraftTrial();
   round_trip_us = 0;
   stats.stages.resize(facts.n_stages);
   last_step_id = last_prompt_step_id = last_failed_behind = 0;
@@ -414,7 +414,7 @@ bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool 
   return false;
 }
 
-void Scheduler::AllowGuesses(bool allowed) { impl_->guesses_stopped = !allowed; }
+void Scheduler::AllowDrafts(bool allowed) { impl_->drafts_stopped = !allowed; }
 
 void Scheduler::EndAll(const absl::Status& status, int64_t now_us) {
   while (!impl_->requests.empty()) {
@@ -434,7 +434,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();
   stats.steps_in_flight = static_cast<uint32_t>(impl_->in_flight.size());
-  stats.guesses_in_flight = stats.steps_in_flight - impl_->n_in_flight();
+  stats.drafts_in_flight = stats.steps_in_flight - impl_->n_in_flight();
   stats.kv_cells = impl_->slots.cells_max();
   stats.kv_cells_kept = impl_->slots.cells_kept();
   stats.kv_cells_used = impl_->slots.cells_owned() + stats.kv_cells_kept;

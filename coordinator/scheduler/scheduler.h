@@ -72,9 +72,9 @@ class Scheduler {
   // SchedulerPolicy::pipelines_broken_max with kAborted. True: no request is fed again.
   bool Restart(const PipelineFacts& facts, SlotContents contents, bool broke, int64_t now_us);
 
-  // False: no guesses are formed from now on, say because the caches are being copied: what a wrong
+  // False: no drafts are formed from now on, say because the caches are being copied: what a wrong
   // one leaves there until the next step would be copied again.
-  void AllowGuesses(bool allowed);
+  void AllowDrafts(bool allowed);
 
   // Ends every request with `status`.
   void EndAll(const absl::Status& status, int64_t now_us);

@@ -35,8 +35,8 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
   for (const BatchSlice& slice : flight.slices) {
     if (!IsCurrent(slice)) {
       if (!absl::IsDataLoss(status)) continue;
-      // A sequence goes on with the positions before a wrong guess.
-      const bool goes_on = flight.is_guess && slots.slot(slice.slot).last_owner == slice.request;
+      // A sequence goes on with the positions before a wrong draft.
+      const bool goes_on = flight.is_draft && slots.slot(slice.slot).last_owner == slice.request;
       LoseSlot(slice.slot, goes_on ? slots.slot(slice.slot).generation : slice.generation,
                /*lost=*/true);
       continue;
@@ -74,9 +74,9 @@ void Scheduler::Impl::Blame(const InFlightStep& flight, const absl::Status& stat
     return;
   }
   edit_failures = 0;
-  if (flight.is_guess) {  // it is no part of its sequence
-    Request* const guessed = Find(flight.slices[0].request);
-    if (guessed != nullptr) ++guessed->guesses_failed;
+  if (flight.is_draft) {  // it is no part of its sequence
+    Request* const owner = Find(flight.slices[0].request);
+    if (owner != nullptr) ++owner->drafts_failed;
     return;
   }
   if (follows) return;

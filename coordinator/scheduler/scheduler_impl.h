@@ -1,5 +1,5 @@
 // The scheduler's internals: requests and their states. scheduler.cc takes requests and results,
-// scheduler_step.cc forms steps, scheduler_guesses.cc those of guesses, scheduler_failure.cc
+// scheduler_step.cc forms steps, scheduler_drafts.cc those of drafts, scheduler_failure.cc
 // recovers from failed steps.
 #pragma once
 
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "coordinator/request/fair_queue.h"
+#include "coordinator/scheduler/draft_trial.h"
 #include "coordinator/scheduler/drafter.h"
-#include "coordinator/scheduler/guess_trial.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/slot_table.h"
 #include "coordinator/scheduler/step_costs.h"
@@ -38,7 +38,7 @@ struct Scheduler::Impl {
     int32_t slot = -1;
     bool needs_open = false;    // the last stage does not have the sequence
     bool drafts = false;        // the drafter has it
-    int64_t guessable_us = -1;  // when its last token came, if there was a guess at the next
+    int64_t draftable_us = -1;  // when its last token came, if there was a draft of the next
     uint64_t admitted = 0;      // rises
     uint64_t ready = 0;         // rises; when its next token could first be fed
     // It was being generated when stages or a coordinator were lost, and has had no token since.
@@ -52,7 +52,7 @@ struct Scheduler::Impl {
     bool quarantined = false;
     uint32_t failures = 0;
     uint32_t failed_at = 0;
-    uint32_t guesses_failed = 0;  // steps of its guesses
+    uint32_t drafts_failed = 0;  // steps of its drafts
     // Of the prompt, as was reported last; nothing before its first slot.
     std::optional<uint32_t> reported_done;
     uint32_t pipelines_broken = 0;  // while it ran in them, since its last token
@@ -93,7 +93,7 @@ struct Scheduler::Impl {
     uint64_t step_id = 0;
     PendingStep timing;
     uint32_t decode_rows = 0;
-    bool is_guess = false;  // all its rows
+    bool is_draft = false;  // all its rows
     std::vector<BatchSlice> slices;
     std::vector<std::pair<int32_t, uint64_t>> edited;  // slot, its generation after the edits
     // Checkpoint and the number of its save: those that the step saves, and those it restores.
@@ -101,10 +101,10 @@ struct Scheduler::Impl {
     std::vector<std::pair<uint32_t, uint64_t>> restored;
   };
 
-  Impl(const PipelineFacts& pipeline, SchedulerPolicy how, std::unique_ptr<Drafter> guesses)
+  Impl(const PipelineFacts& pipeline, SchedulerPolicy how, std::unique_ptr<Drafter> drafts)
       : facts(pipeline),
         policy(how),
-        drafter(std::move(guesses)),
+        drafter(std::move(drafts)),
         slots(facts, policy),
         costs(facts.n_stages),
         queue(policy.queue_max) {
@@ -141,11 +141,11 @@ struct Scheduler::Impl {
   void Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us);
   int64_t RetryAfter() const;
   uint32_t in_flight_max() const;
-  // Without those of guesses, which are beside the limit.
+  // Without those of drafts, which are beside the limit.
   uint32_t n_in_flight() const {
     return static_cast<uint32_t>(
         std::count_if(in_flight.begin(), in_flight.end(),
-                      [](const InFlightStep& flight) { return !flight.is_guess; }));
+                      [](const InFlightStep& flight) { return !flight.is_draft; }));
   }
 
   // scheduler_step.cc
@@ -187,10 +187,10 @@ struct Scheduler::Impl {
   void Preempt(Request* request);
   // Whether another request is feeding more of the same beginning than a cache can give now.
   bool WaitsForPrefix(const Request& request) const;
-  // Of its slot's positions, those that are not guesses.
+  // Of its slot's positions, those that are not drafts.
   uint32_t Fed(const Request& request) const {
     const SlotTable::Slot& slot = slots.slot(request.slot);
-    return static_cast<uint32_t>(slot.tokens.size()) - slot.guessed;
+    return static_cast<uint32_t>(slot.tokens.size()) - slot.drafted;
   }
   // How far its slot is to be filled: up to its last token, or to where its context is shifted.
   uint32_t Goal(const Request& request) const { return std::min(request.kv_length(), facts.n_ctx); }
@@ -202,20 +202,20 @@ struct Scheduler::Impl {
   // of room.
   void FeedAgain(Request* request);
 
-  // scheduler_guesses.cc
-  // Rows of one guess, where a stage would be idle for want of other work.
-  void AddGuess(Builder* step);
+  // scheduler_drafts.cc
+  // Rows of one draft, where a stage would be idle for want of other work.
+  void AddDraft(Builder* step);
   // The number of steps in flight with which a sequence alone is fastest.
   uint32_t Window(const Request& request) const;
-  bool MayGuess(const Request& request) const;
-  // Whether its guesses are kept back where they do not pay.
+  bool MayDraft(const Request& request) const;
+  // Whether its drafts are kept back where they do not pay.
   bool Adapts(const Request& request) const {
     return request.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO;
   }
-  std::optional<int32_t> NextGuess(Request* request);
+  std::optional<int32_t> NextDraft(Request* request);
   void ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
-  // Its sequence has gone on with its last token: guesses at that place are compared with it.
-  void CheckGuess(Request* request, int64_t now_us);
+  // Its sequence has gone on with its last token: drafts of that place are compared with it.
+  void CheckDraft(Request* request, int64_t now_us);
 
   // scheduler_failure.cc
   void TakeFailure(const InFlightStep& flight, const absl::Status& status, int64_t now_us);
@@ -241,14 +241,14 @@ struct Scheduler::Impl {
   const std::unique_ptr<Drafter> drafter;
   SlotTable slots;
   StepCosts costs;
-  GuessTrial guess_trial;
+  DraftTrial draft_trial;
   std::map<uint64_t, Request> requests;  // at most queue_max + n_slots
   std::vector<uint64_t> running;         // have a slot; in the order of admission, at most n_slots
   // Have no slot. Those that have begun lost theirs, here or with another coordinator.
   FairQueue queue;
   // When a client's prompt was last fed; rises. Of clients with at least one request.
   std::map<std::string, uint64_t> chunk_turns;
-  std::deque<InFlightStep> in_flight;  // at most in_flight_max(), and kGuessesInFlightMax
+  std::deque<InFlightStep> in_flight;  // at most in_flight_max(), and kDraftsInFlightMax
   std::vector<SchedulerEvent> events;  // until TakeEvents()
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
@@ -259,8 +259,8 @@ struct Scheduler::Impl {
   int64_t last_result_us = 0;
   uint32_t edit_failures = 0;   // steps with edits only that failed, one after the other
   double round_trip_us = 0;     // running mean of a row's, without its waits for other steps
-  double accepted_share = 0.5;  // running mean, of guesses whose outcome is known
-  bool guesses_stopped = false;
+  double accepted_share = 0.5;  // running mean, of drafts whose outcome is known
+  bool drafts_stopped = false;
   double request_us = 0;  // running mean of a request's time from its slot to its end
   SchedulerStats stats;
 };

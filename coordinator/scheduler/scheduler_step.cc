@@ -382,7 +382,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   const bool has_quarantined = std::any_of(
       running.begin(), running.end(), [&](uint64_t id) { return requests.at(id).quarantined; });
   if (is_full) {
-    // Guesses alone are beside the limit.
+    // Drafts alone are beside the limit.
   } else if (has_quarantined) {
     if (!in_flight.empty()) return std::nullopt;
     AddQuarantined(&b);
@@ -392,7 +392,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
     AddDecodes(&b);
     AddPrompts(&b, now_us);
   }
-  if (b.rows() == 0 && !has_quarantined) AddGuess(&b);
+  if (b.rows() == 0 && !has_quarantined) AddDraft(&b);
   if (b.rows() == 0) {
     // Edits go alone only when no step with rows can follow soon.
     constexpr uint32_t kEditFailuresMax = 3;

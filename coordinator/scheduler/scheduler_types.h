@@ -63,15 +63,15 @@ struct SchedulerPolicy {
   // (CacheSpec::exact).
   bool exact = false;
   // Of sequences whose request does not say. While fewer of them decode than there are stages, and
-  // no prompt is fed, stages that would be idle compute guesses at the tokens that follow.
+  // no prompt is fed, stages that would be idle compute drafts of the tokens that follow.
   wire::Speculation speculation = wire::SPECULATION_AUTO;
 };
 inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& policy) {
   return std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch);
 }
 
-// Steps of guesses, which are in flight beside SchedulerPolicy::steps_in_flight_max.
-inline constexpr uint32_t kGuessesInFlightMax = 16;
+// Steps of drafts, which are in flight beside SchedulerPolicy::steps_in_flight_max.
+inline constexpr uint32_t kDraftsInFlightMax = 16;
 
 // Steps by their rows: the upper ends of the classes of a histogram, the last one open.
 inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,
@@ -84,7 +84,7 @@ struct SchedulerStats {
   uint32_t slots_kept = 0;   // ended sequences whose KV is kept
   uint32_t checkpoints = 0;  // states that are kept
   uint32_t steps_in_flight = 0;
-  uint32_t guesses_in_flight = 0;  // of those, steps of guesses
+  uint32_t drafts_in_flight = 0;  // of those, steps of drafts
   uint64_t kv_cells = 0;
   uint64_t kv_cells_used = 0;  // kept ones included
   uint64_t kv_cells_kept = 0;
@@ -99,7 +99,7 @@ struct SchedulerStats {
   uint64_t cells = 0;
   std::array<uint64_t, kStepRowsClasses.size() + 1> steps_by_rows = {};
   uint64_t tokens = 0;
-  uint64_t guessed_tokens = 0;   // that stages computed, or are computing
+  uint64_t draft_tokens = 0;     // that stages computed, or are computing
   uint64_t accepted_tokens = 0;  // of those, right
   uint64_t prompt_tokens = 0;    // of admitted requests
   uint64_t cached_tokens = 0;    // of those, found in a cache

@@ -38,7 +38,7 @@ void SlotTable::Reset(int32_t slot) {
   ClaimWhatIsThere(&s);
   s.tokens.clear();
   s.confirmed = 0;
-  s.guessed = 0;
+  s.drafted = 0;
   s.chunked = 0;
   s.shifted = false;
   s.shared = false;
@@ -65,7 +65,7 @@ std::vector<uint64_t> SlotTable::ResetAfterFailure(int32_t slot, uint64_t genera
 void SlotTable::CutToConfirmed(int32_t slot, wire::KvEdit::Kind kind) {
   Slot& s = slots_[slot];
   s.tokens.resize(s.confirmed);
-  s.guessed = 0;
+  s.drafted = 0;
   s.chunked = std::min(s.chunked, s.confirmed);
   AddEdit(kind, slot)->set_begin(static_cast<int32_t>(s.confirmed));
   ++s.generation;
@@ -78,7 +78,7 @@ void SlotTable::RollBack(int32_t slot) {
 
 void SlotTable::Rewind(int32_t slot) { CutToConfirmed(slot, wire::KvEdit::REWIND); }
 
-bool SlotTable::HasRoomForGuess() const {
+bool SlotTable::HasRoomForDraft() const {
   const auto owners = static_cast<uint64_t>(
       std::ranges::count_if(slots_, [](const Slot& s) { return s.owner != 0; }));
   return cells_owned() + cells_kept() + owners * kCellsForOthers < cells_max_;
@@ -98,7 +98,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   Slot& s = slots_[slot];
   s.tokens = slots_[from].tokens;
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
-  s.guessed = 0;  // those of `from` are behind what is taken of it
+  s.drafted = 0;  // those of `from` are behind what is taken of it
   s.chunked = slots_[from].chunked;
   s.shifted = slots_[from].shifted;
   s.shared = slots_[from].shared = true;
@@ -126,9 +126,9 @@ void SlotTable::Confirm(int32_t slot, uint64_t generation, uint32_t length) {
 
 void SlotTable::Release(int32_t slot, bool keep) {
   Slot& s = slots_[slot];
-  if (s.guessed > 0) {
+  if (s.drafted > 0) {
     // The rows before them may be in flight: the slot stays what it is for their results.
-    s.tokens.resize(s.tokens.size() - std::exchange(s.guessed, 0));
+    s.tokens.resize(s.tokens.size() - std::exchange(s.drafted, 0));
     AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.tokens.size()));
   }
   s.owner = 0;

@@ -21,13 +21,13 @@ namespace strata {
 
 class SlotTable {
  public:
-  // Free for the tokens of each sequence while a guess stands in the caches.
+  // Free for the tokens of each sequence while a draft stands in the caches.
   static constexpr uint32_t kCellsForOthers = 16;
 
   struct Slot {
     std::vector<int32_t> tokens;  // the contents once every step formed so far is done
     uint32_t confirmed = 0;       // so many of `tokens` are in all stages
-    uint32_t guessed = 0;         // so many at the end of `tokens` are guesses, none confirmed
+    uint32_t drafted = 0;         // so many at the end of `tokens` are drafts, none confirmed
     uint32_t chunked = 0;         // so many of `tokens` were fed in chunks of ExactChunk()
     uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
     uint64_t owner = 0;           // a request; 0: none, and `tokens` are kept
@@ -61,18 +61,18 @@ class SlotTable {
   // the owners fill the caches.
   bool MakeRoom(uint64_t cells) { return MakeRoom(cells, -1); }
 
-  // Rows that the step being formed feeds. REQUIRES: no guess stands before them.
+  // Rows that the step being formed feeds. REQUIRES: no draft stands before them.
   void Append(int32_t slot, int32_t token) { slots_[slot].tokens.push_back(token); }
-  // The same of a guess at what follows. REQUIRES: the cache can rewind, HasRoomForGuess().
-  void AppendGuess(int32_t slot, int32_t token) {
+  // The same of a draft of what follows. REQUIRES: the cache can rewind, HasRoomForDraft().
+  void AppendDraft(int32_t slot, int32_t token) {
     Append(slot, token);
-    ++slots_[slot].guessed;
+    ++slots_[slot].drafted;
   }
   // Whether there is a cell for one more position, and each owner keeps kCellsForOthers besides.
-  bool HasRoomForGuess() const;
-  // The first guess of the slot is right.
-  void AcceptGuess(int32_t slot) { --slots_[slot].guessed; }
-  // Forgets all guesses, the first of which is wrong; the sequence stays open. REQUIRES: all before
+  bool HasRoomForDraft() const;
+  // The first draft of the slot is right.
+  void AcceptDraft(int32_t slot) { --slots_[slot].drafted; }
+  // Forgets all drafts, the first of which is wrong; the sequence stays open. REQUIRES: all before
   // them is confirmed.
   void Rewind(int32_t slot);
   // The rows appended last were a whole chunk of a prompt.
@@ -80,7 +80,7 @@ class SlotTable {
     slots_[slot].chunked = static_cast<uint32_t>(slots_[slot].tokens.size());
   }
   // A step of generation `generation` is done in all stages: the slot has `length` positions, of
-  // which guesses that were taken back do not count.
+  // which drafts that were taken back do not count.
   void Confirm(int32_t slot, uint64_t generation, uint32_t length);
 
   // The owner leaves. `keep`: its tokens stay for others.

@@ -19,7 +19,7 @@ struct ApiUsage {
   uint64_t cached_tokens = 0;  // of those
   uint64_t completion_tokens = 0;
   uint64_t reasoning_tokens = 0;  // of those
-  uint64_t guessed_tokens = 0;    // that stages computed before they were known to be right
+  uint64_t draft_tokens = 0;      // that stages computed before they were known to be right
   uint64_t accepted_tokens = 0;   // of those, right
   // Since the request came. The first token ends the prompt's time.
   absl::Duration first_token = absl::ZeroDuration();

@@ -366,7 +366,7 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
       choice.ended = true;
       ++ended_;
     }
-    usage_.guessed_tokens += usage.guessed_tokens;
+    usage_.draft_tokens += usage.draft_tokens;
     usage_.accepted_tokens += usage.accepted_tokens;
     if (over_) return;
     const bool stopped = choice.complete();

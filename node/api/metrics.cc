@@ -114,7 +114,7 @@ class ModelPage {
   }
   template <typename Field>
   void Scheduler(const char* name, const char* type, const char* help,
-                 Field SchedulerStats::* field) {
+                 Field SchedulerStats::*field) {
     Models(name, type, help, [field](const ModelStats& model) {
       return static_cast<double>(model.scheduler.*field);
     });
@@ -130,7 +130,7 @@ class ModelPage {
     }
   }
   template <typename Field>
-  void Timings(const char* name, const char* type, const char* help, Field StageTotal::* field,
+  void Timings(const char* name, const char* type, const char* help, Field StageTotal::*field,
                double unit) {
     Stages(name, type, help, [field, unit](const ModelStats& model, size_t stage) {
       return static_cast<double>(model.scheduler.stages[stage].*field) * unit;
@@ -209,9 +209,9 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
                &SchedulerStats::steps_failed);
   of.StepRows();
   of.Scheduler("strata_tokens_total", kCounter, "Tokens generated.", &SchedulerStats::tokens);
-  of.Scheduler("strata_guessed_tokens_total", kCounter, "Tokens that stages computed as guesses.",
-               &SchedulerStats::guessed_tokens);
-  of.Scheduler("strata_accepted_tokens_total", kCounter, "Guesses that proved right.",
+  of.Scheduler("strata_draft_tokens_total", kCounter, "Draft tokens that stages computed.",
+               &SchedulerStats::draft_tokens);
+  of.Scheduler("strata_accepted_tokens_total", kCounter, "Draft tokens that were accepted.",
                &SchedulerStats::accepted_tokens);
   of.Scheduler("strata_prompt_tokens_total", kCounter, "Tokens of prompts.",
                &SchedulerStats::prompt_tokens);

@@ -510,8 +510,8 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
           [options](const std::string& name) {
             options->speculation = SpeculationNamed(name).value_or(wire::SPECULATION_AUTO);
           },
-          "While stages would be idle they compute guesses at the next tokens; the output is the "
-          "same: auto (default; as long as enough guesses prove right), off, or ngram (always, "
+          "While stages would be idle they compute drafts of the next tokens; the output is the "
+          "same: auto (default; as long as enough drafts prove right), off, or ngram (always, "
           "from what it and recent requests repeat)")
       ->check(CLI::IsMember({"auto", "off", "ngram"}))
       ->type_name("WHEN");

@@ -46,7 +46,7 @@ constexpr std::array kModelFields = {
         "It is unloaded when it has had no request for so long; 0 (the default): it stays"},
     ControlField{"pinned", "boolean", "It is never unloaded to make room for another model"},
     ControlField{"speculate", "string",
-                 "Guesses at the next tokens: auto (the default), off, ngram"},
+                 "Drafts of the next tokens: auto (the default), off, ngram"},
 };
 constexpr size_t kLoadOnlyFields = 5;
 

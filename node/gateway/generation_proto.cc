@@ -97,7 +97,7 @@ wire::GenerateEvent EndedToWire(FinishReason reason, const GenerationUsage& usag
   ended->set_queued_us(usage.queued_us);
   ended->set_prompt_us(usage.prompt_us);
   ended->set_decode_us(usage.decode_us);
-  ended->set_guessed_tokens(usage.guessed_tokens);
+  ended->set_draft_tokens(usage.draft_tokens);
   ended->set_accepted_tokens(usage.accepted_tokens);
   if (usage.end_token) ended->set_end_token(*usage.end_token);
   ToWire(usage.prompt_stages, ended->mutable_prompt_stages());
@@ -112,7 +112,7 @@ GenerationResult EndedFromWire(const wire::GenerationEnded& ended) {
   result.usage.queued_us = ended.queued_us();
   result.usage.prompt_us = ended.prompt_us();
   result.usage.decode_us = ended.decode_us();
-  result.usage.guessed_tokens = ended.guessed_tokens();
+  result.usage.draft_tokens = ended.draft_tokens();
   result.usage.accepted_tokens = ended.accepted_tokens();
   if (ended.has_end_token()) result.usage.end_token = ended.end_token();
   result.usage.prompt_stages = TotalsFromWire(ended.prompt_stages());

@@ -35,7 +35,7 @@ function Model({ model, cluster, isAdmin, setNote }) {
       <div><dt>${words.requestsLabel}</dt><dd>${words.requests(model)}</dd></div>
       <div><dt>${words.roomLabel}</dt><dd>${words.room(model)}</dd></div>
       <div><dt>${words.speedLabel}</dt><dd>${Number.isFinite(speed) ? words.speed(speed) : '–'}</dd></div>
-      ${model.guessed_tokens > 0 && html`<div><dt>${words.guessesLabel}</dt><dd>${words.guesses(model)}</dd></div>`}
+      ${model.draft_tokens > 0 && html`<div><dt>${words.draftsLabel}</dt><dd>${words.drafts(model)}</dd></div>`}
       <div><dt>${words.idleLabel}</dt><dd>${words.keepAlive(model.keep_alive_ms)}</dd></div>
     </dl>
     <${Layers} stages=${stages} />

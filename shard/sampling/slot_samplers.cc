@@ -47,7 +47,7 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
       slot = Slot();
       return absl::OkStatus();
     case wire::KvEdit::SAVE:
-    case wire::KvEdit::REWIND:  // wrong guesses never became a part of the sequence
+    case wire::KvEdit::REWIND:  // wrong drafts never became a part of the sequence
       return absl::OkStatus();
     case wire::KvEdit::SHIFT:
       if (edit.end() < 0) slot.offset -= edit.delta();

@@ -59,12 +59,12 @@ absl::Status CheckBatch(const wire::Step& step, size_t payload_bytes, const Step
       return Wrong(id, "sample_rows do not rise");
     }
   }
-  for (int i = 0; i < step.guess_rows_size(); ++i) {
-    if (!std::ranges::binary_search(step.sample_rows(), step.guess_rows(i))) {
-      return Wrong(id, absl::StrCat("guesses row ", step.guess_rows(i), ", which is not sampled"));
+  for (int i = 0; i < step.draft_rows_size(); ++i) {
+    if (!std::ranges::binary_search(step.sample_rows(), step.draft_rows(i))) {
+      return Wrong(id, absl::StrCat("draft row ", step.draft_rows(i), ", which is not sampled"));
     }
-    if (i > 0 && step.guess_rows(i) <= step.guess_rows(i - 1)) {
-      return Wrong(id, "guess_rows do not rise");
+    if (i > 0 && step.draft_rows(i) <= step.draft_rows(i - 1)) {
+      return Wrong(id, "draft_rows do not rise");
     }
   }
   return absl::OkStatus();
@@ -108,8 +108,8 @@ absl::StatusOr<wire::Step> ReadStep(const Frame& frame, const wire::StageSpec& s
 }
 
 bool IsVoidStep(const wire::Step& step, absl::FunctionRef<bool(uint32_t row)> continues) {
-  return step.tokens_size() > 0 && step.guess_rows_size() == step.tokens_size() &&
-         std::ranges::none_of(step.guess_rows(), continues);
+  return step.tokens_size() > 0 && step.draft_rows_size() == step.tokens_size() &&
+         std::ranges::none_of(step.draft_rows(), continues);
 }
 
 }  // namespace strata

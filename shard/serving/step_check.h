@@ -23,7 +23,7 @@ struct StepLimits {
 absl::StatusOr<wire::Step> ReadStep(const Frame& frame, const wire::StageSpec& spec,
                                     StepLimits limits, uint64_t last_step_id);
 
-// Whether a step that ReadStep() has accepted has rows, and all are guesses that proved wrong, so
+// Whether a step that ReadStep() has accepted has rows, and all are drafts that proved wrong, so
 // that the last stage computes nothing. `continues` says of a row whether it feeds the token that
 // was sampled last (SlotSamplers::Continues).
 bool IsVoidStep(const wire::Step& step, absl::FunctionRef<bool(uint32_t row)> continues);

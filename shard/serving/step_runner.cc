@@ -132,7 +132,7 @@ void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < static_cast<uint32_t>(step.tokens_size()); ++i) {
     const SlotSamplers::Row row = RowOf(step, i);
-    if (std::ranges::binary_search(step.guess_rows(), i) && !samplers_->Continues(row)) {
+    if (std::ranges::binary_search(step.draft_rows(), i) && !samplers_->Continues(row)) {
       result->add_void_rows(i);
       continue;
     }

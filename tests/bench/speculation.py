@@ -37,7 +37,7 @@ STREAMS = 8
 QUOTA_US, PERIOD_US = 1000, 4000
 NETWORK_NAMESPACE = 0x40000000  # CLONE_NEWNET
 LINKS = {"fast": (1000, 500), "slow": (100, 10000)}  # Mbit/s, µs one way
-WORKLOADS = {"repeats": "text that repeats itself", "prose": "prose, temperature 0.8", "wrong": "always wrong guesses",
+WORKLOADS = {"repeats": "text that repeats itself", "prose": "prose, temperature 0.8", "wrong": "always wrong drafts",
              "streams": f"{STREAMS} streams of prose"}
 
 
@@ -250,8 +250,8 @@ def predicted(answer):
     """(tokens that an n-gram of the text before predicts, how many of these are right)"""
     text, n, right = list(answer.prompt), 0, 0
     for token in answer.tokens:
-        guess = ngram(text)
-        n, right = n + (guess is not None), right + (guess == token)
+        draft = ngram(text)
+        n, right = n + (draft is not None), right + (draft == token)
         text.append(token)
     return n, right
 
@@ -318,18 +318,18 @@ def slowest(before, after):
 
 
 class Row:
-    """A workload on a cluster: tokens per second of each round, and what became of guesses."""
+    """A workload on a cluster: tokens per second of each round, and what became of drafts."""
 
     def __init__(self):
         self.drafts, self.plain, self.whole = [], [], []
         self.busy_s, self.plain_s = [], []  # of a step in the slowest stage, with drafts and without
-        self.written = self.guessed = self.accepted = self.offered = self.right = self.differing = 0
+        self.written = self.drafted = self.accepted = self.offered = self.right = self.differing = 0
 
     def ratio(self):
         return statistics.median(self.drafts) / statistics.median(self.plain)
 
     def allowed(self, right):
-        """How many times plain speed a chain has of whose guesses a part `right` is right: a·s + (1 − a)·L for L."""
+        """How many times plain speed a chain has of whose drafts a part `right` is right: a·s + (1 − a)·L for L."""
         token_s = 1 / statistics.median(self.plain)
         return token_s / (right * statistics.median(self.busy_s or self.plain_s) + (1 - right) * token_s)
 
@@ -376,7 +376,7 @@ class Contest:
             row.busy_s.append(slowest(before, cluster.busy()))
             row.drafts.append(speed(drafts))
             row.accepted += sum(a.accepted for a in drafts)
-            row.guessed += sum(a.accepted + a.rejected for a in drafts)
+            row.drafted += sum(a.accepted + a.rejected for a in drafts)
         before = cluster.busy()
         plain = cluster.ask(requests, "off")
         row.plain_s.append(slowest(before, cluster.busy()))
@@ -435,8 +435,8 @@ class Contest:
                  "- the heavy model wrote the demo model's text, with its log-probabilities"]
         if self.quarter:
             lines.append(f"- on a quarter of a core the whole model takes {figure(self.quarter, 2)} times as long as on one")
-        heads = ["", "one core", "plain", "with drafts", "of plain", "allowed by these", "accepted, of guesses, of tokens",
-                 "slowest stage, ms: plain, with drafts", "n-grams: right, of guesses, of tokens", "allowed by these",
+        heads = ["", "one core", "plain", "with drafts", "of plain", "allowed by these", "accepted, of drafts, of tokens",
+                 "slowest stage, ms: plain, with drafts", "n-grams: right, of drafts, of tokens", "allowed by these",
                  "outputs that differ"]
         for what in dict.fromkeys(what for what, _ in self.rows):
             lines += ["", f"### {what}", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
@@ -454,7 +454,7 @@ class Contest:
     def cells(row, is_several):
         def allowed(right):
             return "–" if is_several else f"{row.allowed(right / row.written):.2f}"
-        drafts = ([f"{row.ratio():.2f}", allowed(row.accepted), f"{row.accepted}, {row.guessed}, {row.written}"]
+        drafts = ([f"{row.ratio():.2f}", allowed(row.accepted), f"{row.accepted}, {row.drafted}, {row.written}"]
                   if row.drafts else ["–"] * 3)
         stage = ", ".join(f"{1000 * statistics.median(s):.1f}" for s in (row.plain_s, row.busy_s) if s)
         differing = f"{row.differing} of {len(row.drafts)}" if row.drafts and not is_several else "–"

@@ -36,7 +36,7 @@ void CheckStep(const wire::Step& step, const StepLimits& limits, size_t payload_
   for (int32_t slot : step.slots()) Check(has_slot(slot));
   for (uint32_t row : step.sample_rows()) Check(row < n);
   Check(static_cast<size_t>(step.sample_rows_size()) <= n);
-  for (uint32_t row : step.guess_rows()) Check(row < n);
+  for (uint32_t row : step.draft_rows()) Check(row < n);
   for (const wire::SequenceOpen& open : step.opens()) Check(has_slot(open.slot()));
   for (const wire::KvEdit& edit : step.edits()) {
     Check(has_slot(edit.slot()));

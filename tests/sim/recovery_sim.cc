@@ -294,7 +294,7 @@ void RecoverySim::SendRequest(size_t n) {
   request.set_tokens_max(1 + static_cast<uint32_t>(cluster_.Random(70)));
   request.mutable_sampler()->set_seed(cluster_.Random(1'000'000));
   request.set_client(absl::StrCat("client ", cluster_.Random(3)));
-  // Guesses: right ones, now and then a wrong one, or hardly any.
+  // Drafts: right ones, now and then a wrong one, or hardly any.
   const uint64_t wrong_in = std::array{3, 10, 100, 0}[cluster_.Random(4)];
   SimSequence text(options_.layers, {request.tokens().begin(), request.tokens().end()});
   for (uint32_t i = 0; wrong_in != 0 && i < request.tokens_max(); ++i) {

@@ -349,8 +349,8 @@ std::string SimCoordinator::OverBound() const {
   for (const std::string& wrong :
        {over("requests that wait", stats.waiting, options_.engine.policy.queue_max + cache.n_seqs),
         over("requests that run", stats.running, cache.n_seqs),
-        over("steps in flight", stats.steps_in_flight - stats.guesses_in_flight, stages + 1),
-        over("guesses in flight", stats.guesses_in_flight, kGuessesInFlightMax),
+        over("steps in flight", stats.steps_in_flight - stats.drafts_in_flight, stages + 1),
+        over("drafts in flight", stats.drafts_in_flight, kDraftsInFlightMax),
         over("cells", stats.kv_cells_used, stats.kv_cells)}) {
     if (!wrong.empty()) return wrong;
   }

@@ -190,7 +190,7 @@ bool SimStage::Continues(const wire::Step& step, uint32_t row) const {
 
 void SimStage::Sample(const wire::Step& step, wire::Result* result) {
   for (const uint32_t row : step.sample_rows()) {
-    if (std::ranges::binary_search(step.guess_rows(), row) && !Continues(step, row)) {
+    if (std::ranges::binary_search(step.draft_rows(), row) && !Continues(step, row)) {
       result->add_void_rows(row);
       continue;
     }

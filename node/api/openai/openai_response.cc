@@ -182,7 +182,7 @@ OrderedJson UsageOf(const ApiUsage& usage) {
           {"completion_tokens_details",
            {{"reasoning_tokens", usage.reasoning_tokens},
             {"accepted_prediction_tokens", usage.accepted_tokens},
-            {"rejected_prediction_tokens", usage.guessed_tokens - usage.accepted_tokens}}}};
+            {"rejected_prediction_tokens", usage.draft_tokens - usage.accepted_tokens}}}};
 }
 
 // llama.cpp's.

@@ -194,8 +194,8 @@ class FakeStages {
     EXPECT_TRUE(std::is_sorted(step.sample_rows().begin(), step.sample_rows().end()));
     EXPECT_LE(step.sample_rows_size(), static_cast<int>(facts_.n_slots));
     EXPECT_TRUE(step.tokens_size() > 0 || step.edits_size() > 0);
-    for (uint32_t row : step.guess_rows()) {
-      EXPECT_TRUE(facts_.cache.rewind) << "a guess that the cache cannot forget";
+    for (uint32_t row : step.draft_rows()) {
+      EXPECT_TRUE(facts_.cache.rewind) << "a draft that the cache cannot forget";
       EXPECT_TRUE(std::ranges::binary_search(step.sample_rows(), row));
       EXPECT_LT(step.positions(static_cast<int>(row)), static_cast<int>(facts_.n_ctx));
     }
@@ -354,7 +354,7 @@ class FakeStages {
       return std::any_of(result->errors().begin(), result->errors().end(),
                          [slot](const wire::SlotError& error) { return error.slot() == slot; });
     };
-    for (uint32_t row : step.guess_rows()) {
+    for (uint32_t row : step.draft_rows()) {
       if (!Continues(step, static_cast<int>(row))) result->add_void_rows(row);
     }
     const auto is_void = [&](uint32_t row) {

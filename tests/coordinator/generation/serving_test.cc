@@ -143,7 +143,7 @@ GenerationRequest RequestThatLooksBack(int i) {
   return request;
 }
 
-TEST_P(ServingTest, GuessesChangeNothing) {
+TEST_P(ServingTest, DraftsChangeNothing) {
   Serving plain(GetParam().model, GetParam().cuts, 1,
                 {.keep_prefixes = false, .speculation = wire::SPECULATION_OFF});
   Serving serving(GetParam().model, GetParam().cuts, 1,
@@ -152,7 +152,7 @@ TEST_P(ServingTest, GuessesChangeNothing) {
     SCOPED_TRACE(::testing::Message() << "request " << i);
     GenerationRequest request = RequestThatLooksBack(i);
     const Output wanted = plain.Generate(request);
-    // Some of the guesses are wrong, and some are behind the end.
+    // Some of the drafts are wrong, and some are behind the end.
     request.prediction = wanted.tokens;
     for (size_t at = 3; at < wanted.tokens.size(); at += 5) request.prediction[at] = 3;
     request.prediction.insert(request.prediction.end(), {3, 4, 5, request.prompt[3]});
@@ -164,7 +164,7 @@ TEST_P(ServingTest, GuessesChangeNothing) {
   EXPECT_EQ(stats.steps_failed, 0);
   const bool can = GetParam().model == "llama";  // others have states, windows, or one stage
   EXPECT_EQ(stats.accepted_tokens > 60, can) << stats.accepted_tokens;
-  EXPECT_EQ(stats.guessed_tokens > stats.accepted_tokens, can) << stats.guessed_tokens;
+  EXPECT_EQ(stats.draft_tokens > stats.accepted_tokens, can) << stats.draft_tokens;
 }
 
 TEST_P(ServingTest, TheNextTurnIsFedOnlyWhatIsNew) {

@@ -18,15 +18,15 @@ NgramIndex IndexOf(const Tokens& tokens) {
   return index;
 }
 
-// The guesses for a sequence, at most `n`.
-Tokens GuessesFor(NgramDrafter* drafter, uint64_t request, size_t n) {
-  Tokens guesses;
-  while (guesses.size() < n) {
-    const std::optional<int32_t> guess = drafter->Guess(request, guesses);
-    if (!guess) break;
-    guesses.push_back(*guess);
+// The drafts for a sequence, at most `n`.
+Tokens DraftsFor(NgramDrafter* drafter, uint64_t request, size_t n) {
+  Tokens drafts;
+  while (drafts.size() < n) {
+    const std::optional<int32_t> draft = drafter->Draft(request, drafts);
+    if (!draft) break;
+    drafts.push_back(*draft);
   }
-  return guesses;
+  return drafts;
 }
 
 TEST(NgramIndex, FindsTheLongestEndAndTheLastOfEquals) {
@@ -49,21 +49,21 @@ TEST(NgramIndex, FindsNothingWithoutTwoTokensAndOneBehind) {
   EXPECT_FALSE(index.Find(Tokens{1, 2}).has_value());
 }
 
-TEST(NgramDrafter, GuessesWhatFollowedBefore) {
+TEST(NgramDrafter, DraftsWhatFollowedBefore) {
   NgramDrafter drafter;
   drafter.Begin({.request = 1, .tokens = Tokens{10, 11, 12, 13, 14, 15, 10, 11}, .adapts = false});
-  EXPECT_EQ(GuessesFor(&drafter, 1, 3), (Tokens{12, 13, 14}));
+  EXPECT_EQ(DraftsFor(&drafter, 1, 3), (Tokens{12, 13, 14}));
   drafter.Append(1, 12);
-  EXPECT_EQ(GuessesFor(&drafter, 1, 2), (Tokens{13, 14}));
+  EXPECT_EQ(DraftsFor(&drafter, 1, 2), (Tokens{13, 14}));
   drafter.Append(1, 99);  // wrong, and stood nowhere
-  EXPECT_EQ(GuessesFor(&drafter, 1, 2), Tokens());
-  EXPECT_EQ(drafter.Guess(1, Tokens{13}), std::nullopt) << "of another source";
+  EXPECT_EQ(DraftsFor(&drafter, 1, 2), Tokens());
+  EXPECT_EQ(drafter.Draft(1, Tokens{13}), std::nullopt) << "of another source";
 }
 
-TEST(NgramDrafter, GoesOnWithItsGuessesWhereATextRepeatsItself) {
+TEST(NgramDrafter, GoesOnWithItsDraftsWhereATextRepeatsItself) {
   NgramDrafter drafter;
   drafter.Begin({.request = 1, .tokens = Tokens{5, 6, 7, 5, 6, 7, 5, 6}, .adapts = false});
-  EXPECT_EQ(GuessesFor(&drafter, 1, 7), (Tokens{7, 5, 6, 7, 5, 6, 7}));
+  EXPECT_EQ(DraftsFor(&drafter, 1, 7), (Tokens{7, 5, 6, 7, 5, 6, 7}));
 }
 
 TEST(NgramDrafter, KnowsRecentTextsOnly) {
@@ -71,7 +71,7 @@ TEST(NgramDrafter, KnowsRecentTextsOnly) {
   drafter.Begin({.request = 1, .tokens = Tokens{1, 2, 3, 4}, .adapts = false});
   drafter.End(1);
   drafter.Begin({.request = 2, .tokens = Tokens{8, 1, 2}, .adapts = false});
-  EXPECT_EQ(GuessesFor(&drafter, 2, 5), (Tokens{3, 4}));  // not beyond its end
+  EXPECT_EQ(DraftsFor(&drafter, 2, 5), (Tokens{3, 4}));  // not beyond its end
   drafter.End(2);
   Tokens other(NgramDrafter::kRecentTokens / 8);
   std::iota(other.begin(), other.end(), 1000);
@@ -80,7 +80,7 @@ TEST(NgramDrafter, KnowsRecentTextsOnly) {
     drafter.End(request);
   }
   drafter.Begin({.request = 20, .tokens = Tokens{8, 1, 2}, .adapts = false});
-  EXPECT_EQ(GuessesFor(&drafter, 20, 5), Tokens());
+  EXPECT_EQ(DraftsFor(&drafter, 20, 5), Tokens());
 }
 
 TEST(NgramDrafter, BeginsWithThePrediction) {
@@ -88,9 +88,9 @@ TEST(NgramDrafter, BeginsWithThePrediction) {
   const Tokens prediction = {30, 31, 32, 33, 34, 35};
   drafter.Begin(
       {.request = 1, .tokens = Tokens{1, 2, 3}, .prediction = prediction, .adapts = false});
-  EXPECT_EQ(GuessesFor(&drafter, 1, 3), (Tokens{30, 31, 32}));
+  EXPECT_EQ(DraftsFor(&drafter, 1, 3), (Tokens{30, 31, 32}));
   for (int32_t token : {30, 31, 99, 33, 34}) drafter.Append(1, token);
-  EXPECT_EQ(GuessesFor(&drafter, 1, 3), Tokens{35}) << "found again behind an edit";
+  EXPECT_EQ(DraftsFor(&drafter, 1, 3), Tokens{35}) << "found again behind an edit";
 }
 
 TEST(NgramDrafter, KeepsBackWhatSeldomProvesRight) {
@@ -105,7 +105,7 @@ TEST(NgramDrafter, KeepsBackWhatSeldomProvesRight) {
     for (size_t i = 3; i < text.size(); ++i) drafter.Append(request, text[i]);
     drafter.Append(request, 1);
     drafter.Append(request, 2);
-    EXPECT_EQ(drafter.Guess(request, {}).has_value(), !adapts);
+    EXPECT_EQ(drafter.Draft(request, {}).has_value(), !adapts);
   }
 }
 

@@ -12,13 +12,13 @@
 namespace strata {
 namespace {
 
-// Guesses of a kind that is chosen by the seed: right, wrong, now and then none, or all of these.
+// Drafts of a kind that is chosen by the seed: right, wrong, now and then none, or all of these.
 class RandomDrafter final : public Drafter {
  public:
   explicit RandomDrafter(uint64_t seed)
       : random_(seed), right_(Pick(0, 4) * 25), none_(Pick(0, 1) * 30) {}
 
-  // The stages that will sample, for right guesses.
+  // The stages that will sample, for right drafts.
   const PipelineFacts* facts = nullptr;
   const std::map<uint64_t, SchedulerSim::Record>* records = nullptr;
 
@@ -27,12 +27,12 @@ class RandomDrafter final : public Drafter {
     sequences_[sequence.request].assign(sequence.tokens.begin(), sequence.tokens.end());
   }
   void Append(uint64_t request, int32_t token) override { sequences_.at(request).push_back(token); }
-  std::optional<int32_t> Guess(uint64_t request, absl::Span<const int32_t> guesses) override {
+  std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) override {
     const std::vector<int32_t>& text = sequences_.at(request);
     if (Pick(0, 99) < none_) return std::nullopt;
     if (Pick(0, 99) >= right_) return static_cast<int32_t>(Pick(0, FakeStages::kBadToken - 1));
     const GenerationRequest& input = records->at(request).request;
-    const size_t n = text.size() + guesses.size() - input.prompt.size();
+    const size_t n = text.size() + drafts.size() - input.prompt.size();
     const std::vector<int32_t> alone = FakeStages::Alone(*facts, input, n + 1);
     return alone.size() > n ? alone[n] : FakeStages::kEnd;
   }
@@ -266,7 +266,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
     sum.cached_tokens += stats.cached_tokens;
     sum.checkpoints_used += stats.checkpoints_used;
     sum.requests += stats.requests;
-    sum.guessed_tokens += stats.guessed_tokens;
+    sum.draft_tokens += stats.draft_tokens;
     sum.accepted_tokens += stats.accepted_tokens;
     if (testing::Test::HasFailure()) break;
   }
@@ -279,7 +279,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   EXPECT_GT(n_moves, 20);
   EXPECT_GT(n_outputs, 500);
   EXPECT_GT(sum.accepted_tokens, 1000);
-  EXPECT_GT(sum.guessed_tokens, 2 * sum.accepted_tokens);
+  EXPECT_GT(sum.draft_tokens, 2 * sum.accepted_tokens);
   RecordProperty("requests", std::to_string(sum.requests));
   RecordProperty("steps", std::to_string(sum.steps));
 }

@@ -234,8 +234,8 @@ class Chain {
     return std::ranges::all_of(stages_,
                                [](const Stage* stage) { return stage->facts().cache.rewind; });
   }
-  // Three wrong guesses in the place of the row, each in a step of its own, and a REWIND.
-  absl::Status GuessWrong(BatchRow row, int32_t n_vocab) {
+  // Three wrong drafts in the place of the row, each in a step of its own, and a REWIND.
+  absl::Status DraftWrong(BatchRow row, int32_t n_vocab) {
     wire::KvEdit rewind = Edit("", wire::KvEdit::REWIND, row.slot).edit;
     rewind.set_begin(row.position);
     row.wants_logits = true;
@@ -300,7 +300,7 @@ TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
 
   Stages stages(*file);
   double worst = 0;
-  int n_guessed = 0;
+  int n_drafted = 0;
   const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab((*whole)->model()));
   const std::vector<Plan> plans =
       PlansOf(*rule, (*file)->n_layer(), n_vocab <= kBriefVocabularyMax);
@@ -318,11 +318,11 @@ TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
         ASSERT_TRUE(status.ok()) << status;
         continue;
       }
-      // Every second plan computes guesses meanwhile, where its caches can forget them.
+      // Every second plan computes drafts meanwhile, where its caches can forget them.
       if (n % 2 == 1 && chain->CanRewind() && script[i].rows[0].position > 0) {
-        const absl::Status status = chain->GuessWrong(script[i].rows[0], n_vocab);
+        const absl::Status status = chain->DraftWrong(script[i].rows[0], n_vocab);
         ASSERT_TRUE(status.ok()) << status;
-        ++n_guessed;
+        ++n_drafted;
       }
       absl::StatusOr<std::vector<float>> logits = chain->Decode(script[i].rows);
       ASSERT_TRUE(logits.ok()) << logits.status();
@@ -344,7 +344,7 @@ TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
   if (rule->exactness == Exactness::kTolerance) {
     EXPECT_GE(worst * 3, rule->tolerance) << worst;
   }
-  EXPECT_EQ(n_guessed > 0, plans.size() > 1 && CacheAbilityFor(header).trim && !has_window);
+  EXPECT_EQ(n_drafted > 0, plans.size() > 1 && CacheAbilityFor(header).trim && !has_window);
   std::printf("%-20s %2u layers, %3zu plans from cuts %s: %s\n", GetParam().name.c_str(),
               (*file)->n_layer(), plans.size(),
               rule->cut_points.size() > kCutPointsMax

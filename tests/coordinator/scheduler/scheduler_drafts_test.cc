@@ -1,4 +1,4 @@
-// Guesses: what stages compute while they would be idle, for one request that is faster than its
+// Drafts: what stages compute while they would be idle, for one request that is faster than its
 // stages take one after the other.
 #include <algorithm>
 #include <map>
@@ -23,8 +23,8 @@ class FixedDrafter final : public Drafter {
 
   void Begin(const Sequence&) override { n_ = 1; }
   void Append(uint64_t, int32_t) override { ++n_; }
-  std::optional<int32_t> Guess(uint64_t, absl::Span<const int32_t> guesses) override {
-    const size_t at = n_ + guesses.size();
+  std::optional<int32_t> Draft(uint64_t, absl::Span<const int32_t> drafts) override {
+    const size_t at = n_ + drafts.size();
     if (!is_right_ || at >= text_.size()) return is_right_ ? std::nullopt : std::optional(0);
     return text_[at];
   }
@@ -47,7 +47,7 @@ struct Timed {
   SchedulerStats stats;
 };
 
-// `drafter` null: no guesses.
+// `drafter` null: no drafts.
 Timed RunOne(const PipelineFacts& facts, const FakeCosts& costs, std::unique_ptr<Drafter> drafter,
              uint32_t n_tokens = 100) {
   SchedulerPolicy policy;
@@ -65,71 +65,71 @@ std::unique_ptr<Drafter> MakeDrafter(const PipelineFacts& facts, bool is_right) 
   return std::make_unique<FixedDrafter>(facts, MakeRequest(Tokens(10, 20), 100), is_right);
 }
 
-TEST(SchedulerGuesses, RightOnesKeepAllStagesBusy) {
+TEST(SchedulerDrafts, RightOnesKeepAllStagesBusy) {
   for (const uint32_t n_stages : {2u, 3u, 4u, 8u}) {
     SCOPED_TRACE(n_stages);
     const PipelineFacts facts = RewindFacts(n_stages);
     const Timed plain = RunOne(facts, {}, nullptr);
-    const Timed guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
-    EXPECT_EQ(plain.stats.guessed_tokens, 0u);
+    const Timed drafted = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
+    EXPECT_EQ(plain.stats.draft_tokens, 0u);
     // All but those of a trial without.
-    EXPECT_GE(guessed.stats.accepted_tokens, 75u);
-    EXPECT_EQ(guessed.stats.accepted_tokens, guessed.stats.guessed_tokens);
-    EXPECT_LT(guessed.us * n_stages, plain.us * (1.1 + 0.15 * n_stages));
+    EXPECT_GE(drafted.stats.accepted_tokens, 75u);
+    EXPECT_EQ(drafted.stats.accepted_tokens, drafted.stats.draft_tokens);
+    EXPECT_LT(drafted.us * n_stages, plain.us * (1.1 + 0.15 * n_stages));
   }
 }
 
-TEST(SchedulerGuesses, WrongOnesCostNoTime) {
+TEST(SchedulerDrafts, WrongOnesCostNoTime) {
   for (const uint32_t n_stages : {2u, 4u}) {
     SCOPED_TRACE(n_stages);
     const PipelineFacts facts = RewindFacts(n_stages);
     const Timed plain = RunOne(facts, {}, nullptr);
-    const Timed guessed = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
-    EXPECT_EQ(guessed.stats.accepted_tokens, 0u);
-    EXPECT_GT(guessed.stats.guessed_tokens, 70u);
-    EXPECT_EQ(guessed.us, plain.us);
+    const Timed drafted = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
+    EXPECT_EQ(drafted.stats.accepted_tokens, 0u);
+    EXPECT_GT(drafted.stats.draft_tokens, 70u);
+    EXPECT_EQ(drafted.us, plain.us);
   }
 }
 
-// Stages on one core compute nothing at the same time: each wrong guess delays a row that is waited
+// Stages on one core compute nothing at the same time: each wrong draft delays a row that is waited
 // for. That is noticed, and tried again now and then.
-TEST(SchedulerGuesses, EndWhereTheyDoNotPay) {
+TEST(SchedulerDrafts, EndWhereTheyDoNotPay) {
   const PipelineFacts facts = RewindFacts(2);
   const FakeCosts costs = {.one_core = true};
   const Timed plain = RunOne(facts, costs, nullptr, 230);
-  const Timed guessed = RunOne(facts, costs, MakeDrafter(facts, /*is_right=*/false), 230);
-  EXPECT_GT(guessed.us, plain.us);
-  EXPECT_LT(guessed.us, plain.us * 1.2);
-  EXPECT_GT(guessed.stats.guessed_tokens, 10u);
-  EXPECT_LT(guessed.stats.guessed_tokens, 60u);
+  const Timed drafted = RunOne(facts, costs, MakeDrafter(facts, /*is_right=*/false), 230);
+  EXPECT_GT(drafted.us, plain.us);
+  EXPECT_LT(drafted.us, plain.us * 1.2);
+  EXPECT_GT(drafted.stats.draft_tokens, 10u);
+  EXPECT_LT(drafted.stats.draft_tokens, 60u);
 }
 
-TEST(SchedulerGuesses, NoneWhereNoStageIsIdleOrTheCacheCannotForget) {
+TEST(SchedulerDrafts, NoneWhereNoStageIsIdleOrTheCacheCannotForget) {
   const PipelineFacts one = RewindFacts(1);
-  EXPECT_EQ(RunOne(one, {}, MakeDrafter(one, true)).stats.guessed_tokens, 0u);
+  EXPECT_EQ(RunOne(one, {}, MakeDrafter(one, true)).stats.draft_tokens, 0u);
   const PipelineFacts fixed = Facts(3);
-  EXPECT_EQ(RunOne(fixed, {}, MakeDrafter(fixed, true)).stats.guessed_tokens, 0u);
+  EXPECT_EQ(RunOne(fixed, {}, MakeDrafter(fixed, true)).stats.draft_tokens, 0u);
   // As many requests as stages.
   const PipelineFacts two = RewindFacts(2);
   SchedulerSim sim(two, {}, {}, MakeDrafter(two, false));
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 100)).ok());
   while (!sim.seen[1].end && !sim.seen[2].end && sim.Next()) {
   }
-  EXPECT_EQ(sim.scheduler.Stats().guessed_tokens, 0u);
+  EXPECT_EQ(sim.scheduler.Stats().draft_tokens, 0u);
 }
 
-TEST(SchedulerGuesses, ARequestMayForbidThem) {
+TEST(SchedulerDrafts, ARequestMayForbidThem) {
   const PipelineFacts facts = RewindFacts(2);
   GenerationRequest request = MakeRequest(Tokens(10, 20), 100);
   request.speculation = wire::SPECULATION_OFF;
   SchedulerSim sim(facts, {}, {}, MakeDrafter(facts, true));
   ASSERT_TRUE(sim.Add(request).ok());
   sim.RunToEnd();
-  EXPECT_EQ(sim.scheduler.Stats().guessed_tokens, 0u);
+  EXPECT_EQ(sim.scheduler.Stats().draft_tokens, 0u);
 }
 
 // Its first step waits for the one that the first stage computes, and for no others.
-TEST(SchedulerGuesses, ANewcomerWaitsForOneStepAtMost) {
+TEST(SchedulerDrafts, ANewcomerWaitsForOneStepAtMost) {
   const PipelineFacts facts = RewindFacts(4);
   const FakeCosts costs;
   const auto first_us = [&](std::unique_ptr<Drafter> drafter) {
@@ -148,7 +148,7 @@ TEST(SchedulerGuesses, ANewcomerWaitsForOneStepAtMost) {
             first_us(nullptr) + costs.step_us + costs.row_us * 4);
 }
 
-TEST(SchedulerGuesses, KeptSequencesHaveNone) {
+TEST(SchedulerDrafts, KeptSequencesHaveNone) {
   const PipelineFacts facts = RewindFacts(3);
   SchedulerSim sim(facts, {.prefix_tokens_min = 1}, {}, MakeDrafter(facts, false));
   const uint64_t id = *sim.Add(MakeRequest(Tokens(10, 20), 100));
@@ -165,14 +165,14 @@ TEST(SchedulerGuesses, KeptSequencesHaveNone) {
   EXPECT_EQ(sim.stages->mismatches(), 0);
 }
 
-// A guess leaves room for what others are about to feed, so it neither preempts them nor takes the
+// A draft leaves room for what others are about to feed, so it neither preempts them nor takes the
 // place of kept sequences.
-TEST(SchedulerGuesses, TakeOnlyCellsThatNobodyNeeds) {
-  for (const bool guesses : {false, true}) {
+TEST(SchedulerDrafts, TakeOnlyCellsThatNobodyNeeds) {
+  for (const bool drafts : {false, true}) {
     PipelineFacts facts = RewindFacts(3);
     facts.n_slots = 3;
     facts.kv_cells = 200;
-    SchedulerSim sim(facts, {}, {}, guesses ? MakeDrafter(facts, false) : nullptr);
+    SchedulerSim sim(facts, {}, {}, drafts ? MakeDrafter(facts, false) : nullptr);
     ASSERT_TRUE(sim.Add(MakeRequest(Tokens(700, 20), 4)).ok());
     sim.RunToEnd();
     const uint64_t kept = sim.scheduler.Stats().kv_cells_kept;
@@ -184,14 +184,14 @@ TEST(SchedulerGuesses, TakeOnlyCellsThatNobodyNeeds) {
     sim.RunToEnd();
     EXPECT_EQ(sim.scheduler.Stats().preemptions, 0u);
     EXPECT_EQ(sim.scheduler.Stats().kv_cells_kept, 200u);
-    EXPECT_EQ(sim.scheduler.Stats().guessed_tokens > 50, guesses);
+    EXPECT_EQ(sim.scheduler.Stats().draft_tokens > 50, drafts);
     sim.ExpectRequestsAsAlone();
     EXPECT_EQ(sim.stages->mismatches(), 0);
   }
 }
 
-// A request that waits for cells gets those of guesses.
-TEST(SchedulerGuesses, NoneWhileARequestWaits) {
+// A request that waits for cells gets those of drafts.
+TEST(SchedulerDrafts, NoneWhileARequestWaits) {
   PipelineFacts facts = RewindFacts(3);
   facts.n_slots = 2;
   facts.kv_cells = 150;
@@ -205,12 +205,12 @@ TEST(SchedulerGuesses, NoneWhileARequestWaits) {
   sim.ExpectRequestsAsAlone();
 }
 
-TEST(SchedulerGuesses, EndWhereTheirStepsFail) {
+TEST(SchedulerDrafts, EndWhereTheirStepsFail) {
   const PipelineFacts facts = RewindFacts(3);
   SchedulerSim sim(facts, {}, {}, MakeDrafter(facts, false));
   int failed = 0;
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
-    if (step.guess_rows().empty()) return std::nullopt;
+    if (step.draft_rows().empty()) return std::nullopt;
     ++failed;
     return FakeFault{.stage = 1};
   };
@@ -222,9 +222,9 @@ TEST(SchedulerGuesses, EndWhereTheirStepsFail) {
   sim.ExpectRequestsAsAlone();
 }
 
-// A request ends while its guess is in flight, behind a step that copied its slot's contents there
+// A request ends while its draft is in flight, behind a step that copied its slot's contents there
 // and fails: the stages behind have never seen the copy, and hold another sequence.
-TEST(SchedulerGuesses, ASlotWhoseCopyFailedIsResetThoughItsRequestEnded) {
+TEST(SchedulerDrafts, ASlotWhoseCopyFailedIsResetThoughItsRequestEnded) {
   PipelineFacts facts = RewindFacts(3);
   facts.n_slots = 2;
   SchedulerSim sim(facts, {.prefix_tokens_min = 1}, {}, MakeDrafter(facts, false));
@@ -239,19 +239,19 @@ TEST(SchedulerGuesses, ASlotWhoseCopyFailedIsResetThoughItsRequestEnded) {
   begun.prompt.push_back(900);
   begun.generated = FakeStages::Alone(facts, begun, 3);
   const uint64_t id = *sim.Add(begun);
-  bool copies = false, guesses = false;
+  bool copies = false, drafts = false;
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
-    guesses = guesses || (copies && step.guess_rows_size() > 0 && step.slots(0) == 0);
+    drafts = drafts || (copies && step.draft_rows_size() > 0 && step.slots(0) == 0);
     if (CountEdits(step, wire::KvEdit::COPY) == 0) return std::nullopt;
     copies = true;
     return FakeFault{.stage = 1};
   };
   sim.Submit();
-  for (int i = 0; i < 3 && !guesses; ++i) {  // steps before the copy
+  for (int i = 0; i < 3 && !drafts; ++i) {  // steps before the copy
     ASSERT_TRUE(sim.TakeNext());
     sim.Submit();
   }
-  ASSERT_TRUE(guesses);
+  ASSERT_TRUE(drafts);
   sim.scheduler.Cancel(id, Scheduler::Leave::kKeep, sim.now_us);
   sim.make_fault = nullptr;
   sim.RunToEnd();

@@ -1,17 +1,17 @@
-#include "coordinator/scheduler/guess_trial.h"
+#include "coordinator/scheduler/draft_trial.h"
 
 #include <algorithm>
 
 namespace strata {
 
-void GuessTrial::Mean::Add(double sample) {
+void DraftTrial::Mean::Add(double sample) {
   us = known ? us + (sample - us) / kTrialTokens : sample;
   known = true;
 }
 
-void GuessTrial::Observe(int64_t us) {
+void DraftTrial::Observe(int64_t us) {
   if (++seen_ <= kSettleTokens) return;
-  (guesses() ? with_ : without_).Add(static_cast<double>(us));
+  (drafts() ? with_ : without_).Add(static_cast<double>(us));
   if (seen_ < until_) return;
   seen_ = 0;
   is_trial_ = !is_trial_;

@@ -1,7 +1,7 @@
-// Speculation: rows of guesses, which follow a sequence's last token through the stages, one a
+// Speculation: rows of drafts, which follow a sequence's last token through the stages, one a
 // step, so that stages which would wait for that token's result compute what is likely to come
-// next. The last stage samples as ever and says behind which guesses it did not, so what is
-// generated does not depend on them. A wrong guess costs time only where a stage would not have
+// next. The last stage samples as ever and says behind which drafts it did not, so what is
+// generated does not depend on them. A wrong draft costs time only where a stage would not have
 // been idle (PipeInfer: Butler et al., 2024, arXiv:2407.11798).
 #include <algorithm>
 #include <cmath>
@@ -15,8 +15,8 @@ namespace strata {
 namespace {
 
 // A failed step stops the pipeline until those behind it are through.
-constexpr uint32_t kGuessesFailedMax = 3;
-constexpr double kLatestGuess = 1.0 / 32;  // weight of the latest outcome
+constexpr uint32_t kDraftsFailedMax = 3;
+constexpr double kLatestDraft = 1.0 / 32;  // weight of the latest outcome
 
 }  // namespace
 
@@ -27,30 +27,30 @@ uint32_t Scheduler::Impl::Window(const Request& r) const {
     slowest_us = std::max(slowest_us, costs.Us(stage, StepSize::Of(Fed(r), 1)));
   }
   const double round = std::max(round_trip_us / slowest_us, 1.0);
-  // A token's time in steps: one more in flight wastes nothing where guesses are right; behind a
+  // A token's time in steps: one more in flight wastes nothing where drafts are right; behind a
   // wrong one the next row waits for what is in flight.
   const auto time = [&](double n) {
     return accepted_share * std::max(1.0, round / n) + (1 - accepted_share) * std::max(round, n);
   };
   const double few = std::floor(round), many = std::ceil(round);
   const double steps = time(many) < time(few) ? many : few;
-  return static_cast<uint32_t>(std::min<double>(steps, kGuessesInFlightMax));
+  return static_cast<uint32_t>(std::min<double>(steps, kDraftsInFlightMax));
 }
 
-bool Scheduler::Impl::MayGuess(const Request& r) const {
+bool Scheduler::Impl::MayDraft(const Request& r) const {
   const wire::Speculation speculation = r.input.speculation.value_or(policy.speculation);
   const bool is_generated = r.tokens.size() > r.input.prompt.size();
   if (speculation == wire::SPECULATION_OFF || !is_generated || Remaining(r) > 0 || r.needs_open ||
-      r.quarantined || r.failures > 0 || r.guesses_failed >= kGuessesFailedMax) {
+      r.quarantined || r.failures > 0 || r.drafts_failed >= kDraftsFailedMax) {
     return false;
   }
-  // The row before the guesses and each of them give a token.
+  // The row before the drafts and each of them give a token.
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  return slot.tokens.size() < facts.n_ctx && slot.guessed + 2 <= r.tokens_left &&
-         slots.HasRoomForGuess();
+  return slot.tokens.size() < facts.n_ctx && slot.drafted + 2 <= r.tokens_left &&
+         slots.HasRoomForDraft();
 }
 
-std::optional<int32_t> Scheduler::Impl::NextGuess(Request* request) {
+std::optional<int32_t> Scheduler::Impl::NextDraft(Request* request) {
   Request& r = *request;
   if (!r.drafts) {
     r.drafts = true;
@@ -59,46 +59,46 @@ std::optional<int32_t> Scheduler::Impl::NextGuess(Request* request) {
                     .prediction = r.input.prediction,
                     .adapts = Adapts(r)});
   }
-  if (Adapts(r) && !guess_trial.guesses()) return std::nullopt;
+  if (Adapts(r) && !draft_trial.drafts()) return std::nullopt;
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  return drafter->Guess(r.id, absl::MakeConstSpan(slot.tokens).last(slot.guessed));
+  return drafter->Draft(r.id, absl::MakeConstSpan(slot.tokens).last(slot.drafted));
 }
 
-void Scheduler::Impl::AddGuess(Builder* b) {
+void Scheduler::Impl::AddDraft(Builder* b) {
   // SchedulerPolicy::exact promises that nothing but the sequence decides its last bits; cells that
-  // hold guesses meanwhile may round otherwise on some devices.
+  // hold drafts meanwhile may round otherwise on some devices.
   if (!facts.cache.rewind || facts.n_stages < 2 || policy.exact) return;
   if (NDecoding() != running.size() || queue.size() > 0 || running.size() >= facts.n_stages ||
-      guesses_stopped) {
+      drafts_stopped) {
     return;
   }
   std::vector<Request*> may;
   for (uint64_t id : running) {
     Request& r = requests.at(id);
-    if (MayGuess(r) && in_flight.size() < Window(r)) may.push_back(&r);
+    if (MayDraft(r) && in_flight.size() < Window(r)) may.push_back(&r);
   }
   std::stable_sort(may.begin(), may.end(), [this](const Request* a, const Request* b_) {
-    return slots.slot(a->slot).guessed < slots.slot(b_->slot).guessed;
+    return slots.slot(a->slot).drafted < slots.slot(b_->slot).drafted;
   });
   for (Request* r : may) {
-    const std::optional<int32_t> guess = NextGuess(r);
-    if (!guess || *guess < 0) continue;
-    if (facts.n_vocab != 0 && static_cast<uint32_t>(*guess) >= facts.n_vocab) continue;
+    const std::optional<int32_t> draft = NextDraft(r);
+    if (!draft || *draft < 0) continue;
+    if (facts.n_vocab != 0 && static_cast<uint32_t>(*draft) >= facts.n_vocab) continue;
     const auto position = static_cast<uint32_t>(slots.slot(r->slot).tokens.size());
-    b->AddRow(*guess, position, r->slot);
+    b->AddRow(*draft, position, r->slot);
     b->step.add_sample_rows(0);
-    b->step.add_guess_rows(0);
-    slots.AppendGuess(r->slot, *guess);
+    b->step.add_draft_rows(0);
+    slots.AppendDraft(r->slot, *draft);
     b->flight.slices.push_back({.request = r->id,
                                 .slot = r->slot,
                                 .generation = slots.slot(r->slot).generation,
                                 .end = position + 1,
                                 .samples = true});
-    b->flight.is_guess = true;
+    b->flight.is_draft = true;
     b->flight.decode_rows = 1;
     b->flight.timing.size = StepSize::Of(position, 1);
-    ++r->usage.guessed_tokens;
-    ++stats.guessed_tokens;
+    ++r->usage.draft_tokens;
+    ++stats.draft_tokens;
     return;
   }
 }
@@ -113,20 +113,20 @@ void Scheduler::Impl::ObserveRoundTrip(const wire::Result& result, const InFligh
   round_trip_us = round_trip_us == 0 ? took_us : round_trip_us + (took_us - round_trip_us) / 8;
 }
 
-void Scheduler::Impl::CheckGuess(Request* request, int64_t now_us) {
+void Scheduler::Impl::CheckDraft(Request* request, int64_t now_us) {
   Request& r = *request;
   if (r.drafts) {
     const bool is_tried = running.size() == 1 && Adapts(r);
-    if (r.guessable_us >= 0 && is_tried) guess_trial.Observe(now_us - r.guessable_us);
+    if (r.draftable_us >= 0 && is_tried) draft_trial.Observe(now_us - r.draftable_us);
     drafter->Append(r.id, r.tokens.back());
-    r.guessable_us = is_tried && drafter->Guess(r.id, {}) ? now_us : -1;
+    r.draftable_us = is_tried && drafter->Draft(r.id, {}) ? now_us : -1;
   }
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  if (slot.guessed == 0) return;
-  const bool is_right = slot.tokens[slot.tokens.size() - slot.guessed] == r.tokens.back();
-  accepted_share += ((is_right ? 1 : 0) - accepted_share) * kLatestGuess;
+  if (slot.drafted == 0) return;
+  const bool is_right = slot.tokens[slot.tokens.size() - slot.drafted] == r.tokens.back();
+  accepted_share += ((is_right ? 1 : 0) - accepted_share) * kLatestDraft;
   if (is_right) {
-    slots.AcceptGuess(r.slot);
+    slots.AcceptDraft(r.slot);
     ++r.usage.accepted_tokens;
     ++stats.accepted_tokens;
   } else {
