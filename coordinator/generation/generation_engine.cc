@@ -28,10 +28,13 @@ constexpr std::chrono::milliseconds kQuiescePoll(20);
 // and a pipeline may answer from inside Submit().
 struct GenerationEngine::State {
   explicit State(GenerationEngineOptions o)
-      : policy(o.policy), clock(o.clock != nullptr ? o.clock : Clock::Real()) {}
+      : policy(o.policy),
+        clock(o.clock != nullptr ? o.clock : Clock::Real()),
+        model_drafter(std::move(o.model_drafter)) {}
 
   const SchedulerPolicy policy;
   const Clock* const clock;
+  const decltype(GenerationEngineOptions::model_drafter) model_drafter;
 
   mutable Mutex mu;
   CondVar changed;
@@ -160,7 +163,7 @@ void GenerationEngine::State::Pump() {
 }
 
 GenerationEngine::GenerationEngine(GenerationEngineOptions options)
-    : state_(std::make_unique<State>(options)) {}
+    : state_(std::make_shared<State>(std::move(options))) {}
 
 GenerationEngine::~GenerationEngine() { Stop(absl::OkStatus()); }
 
@@ -171,7 +174,13 @@ absl::Status GenerationEngine::Start(Pipeline* pipeline) {
   CHECK(!state_->scheduler) << "started twice";
   if (!state_->broken.ok()) return state_->broken;  // before it began
   state_->refusal = absl::OkStatus();
-  state_->scheduler.emplace(*facts, state_->policy);
+  std::unique_ptr<Drafter> model_drafter;
+  if (state_->model_drafter) {
+    model_drafter = state_->model_drafter([weak = std::weak_ptr<State>(state_)] {
+      if (const std::shared_ptr<State> state = weak.lock()) state->Pump();
+    });
+  }
+  state_->scheduler.emplace(*facts, state_->policy, nullptr, std::move(model_drafter));
   state_->busy_us.assign(facts->n_stages, RateWindow(state_->clock->NowUs()));
   state_->pipeline = pipeline;
   return absl::OkStatus();

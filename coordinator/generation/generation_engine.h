@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/functional/function_ref.h"
@@ -28,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/generation/pipeline.h"
 #include "coordinator/request/generation_request.h"
+#include "coordinator/scheduler/drafter.h"
 #include "coordinator/scheduler/scheduler_types.h"
 #include "transport/base/clock.h"
 
@@ -53,6 +55,8 @@ class GenerationListener {
 struct GenerationEngineOptions {
   SchedulerPolicy policy;
   const Clock* clock = nullptr;  // outlives the engine; null: the machine's
+  // Makes a drafter of a draft model, which calls `on_drafted` as of ModelDrafter; null: none.
+  std::function<std::unique_ptr<Drafter>(std::function<void()> on_drafted)> model_drafter;
 };
 
 class GenerationEngine final : public Pipeline::Listener {
@@ -118,7 +122,7 @@ class GenerationEngine final : public Pipeline::Listener {
 
  private:
   struct State;
-  const std::unique_ptr<State> state_;
+  const std::shared_ptr<State> state_;  // shared with what drafters wait for
 };
 
 }  // namespace strata

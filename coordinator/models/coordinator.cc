@@ -11,8 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "coordinator/generation/model_drafter.h"
 #include "coordinator/models/chat_templates.h"
 #include "coordinator/models/cluster_snapshot.h"
+#include "coordinator/models/draft_model.h"
 #include "coordinator/models/model_match.h"
 #include "coordinator/models/reusable_stages.h"
 #include "coordinator/planner/report.h"
@@ -67,6 +69,9 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (request.speculation() != wire::SPECULATION_AUTO &&
       request.speculation() != deployment->request().speculation()) {
     return differs("--speculate");
+  }
+  if (!request.draft().empty() && request.draft() != deployment->request().draft()) {
+    return differs("--draft");
   }
   const auto wants_template = [](const wire::LoadModelRequest& load) {
     return !load.chat_template().empty() || !load.chat_template_name().empty();
@@ -276,6 +281,34 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
   return options;
 }
 
+decltype(GenerationEngineOptions::model_drafter) Coordinator::DrafterFor(
+    const std::string& draft, const std::shared_ptr<const ModelFile>& model) {
+  if (draft.empty()) return nullptr;
+  // It is called on the loop's thread alone.
+  const auto find = [this, draft, model, checked = std::weak_ptr<const ModelFile>()]() mutable {
+    std::shared_ptr<GenerationEngine> engine;
+    std::shared_ptr<const ModelFile> file;
+    {
+      absl::MutexLock lock(mu_);
+      const auto found = models_.Find(draft);  // not kept: a deployment's end blocks
+      if (!found.ok()) return engine;
+      engine = (*found)->engine();
+      file = (*found)->planned().model;
+    }
+    if (checked.lock() != file) {
+      if (!CheckDraftModel(*model, *file).ok()) return std::shared_ptr<GenerationEngine>();
+      checked = file;
+    }
+    return engine;
+  };
+  return [loop = loop_, find](std::function<void()> on_drafted) {
+    return std::make_unique<ModelDrafter>(ModelDrafter::Options{
+        .find = find,
+        .post = [loop](absl::AnyInvocable<void() &&> fn) { loop->Post(std::move(fn)); },
+        .on_drafted = std::move(on_drafted)});
+  };
+}
+
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
     const DeploymentPtr& instead_of, const OperationContext& caller, LoadFailure* failure) {
@@ -283,6 +316,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   if (!options.ok()) return options.status();
   UnloadStaleStages(planned.get());
   options->requests_wait = caller.skip_measurement_wait;
+  options->engine.model_drafter = DrafterFor(request.draft(), planned->model);
   auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
   {
     absl::MutexLock lock(mu_);
@@ -385,6 +419,11 @@ absl::StatusOr<Coordinator::LoadResult> Coordinator::LoadNow(const wire::LoadMod
       return templates.status();
     }
     DeploymentPtr found;
+    if (!request.draft().empty() && !again) {
+      if (const auto draft = Find(request.draft()); draft.ok()) {
+        if (auto s = CheckDraftModel(model, *(*draft)->planned().model); !s.ok()) return s;
+      }
+    }
     {
       absl::MutexLock lock(mu_);
       found = models_.Get(model.id());
@@ -558,6 +597,10 @@ wire::ModelStatus Coordinator::StatusOf(const std::shared_ptr<Deployment>& deplo
   absl::MutexLock lock(mu_);
   const std::string& id = deployment->model_id();
   status.set_name(models_.ShownName(deployment).str());
+  if (!status.draft().empty()) {
+    const auto draft = models_.Find(deployment->request().draft());
+    if (draft.ok()) status.set_draft(models_.ShownName(*draft).str());
+  }
   if (const auto pin = models_.pins().find(id); pin != models_.pins().end()) {
     status.set_keep_alive_ms(pin->second.keep_alive_ms());
     status.set_pinned(pin->second.pinned());

@@ -681,6 +681,7 @@ wire::ModelStatus Deployment::Status() {
   status.set_n_seqs(request.cache.n_seqs);
   status.set_exact(request.cache.exact);
   status.set_speculation(options_.request.speculation());
+  status.set_draft(PrintableText::OfPath(options_.request.draft()).str());
   status.set_draft_tokens(stats.draft_tokens);
   status.set_accepted_tokens(stats.accepted_tokens);
   status.set_requests_running(stats.running);

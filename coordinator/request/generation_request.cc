@@ -10,14 +10,16 @@ const char* SpeculationName(wire::Speculation speculation) {
       return "off";
     case wire::SPECULATION_NGRAM:
       return "ngram";
+    case wire::SPECULATION_DRAFT:
+      return "draft";
     default:
       return "auto";
   }
 }
 
 std::optional<wire::Speculation> SpeculationNamed(absl::string_view name) {
-  for (const wire::Speculation each :
-       {wire::SPECULATION_AUTO, wire::SPECULATION_OFF, wire::SPECULATION_NGRAM}) {
+  for (const wire::Speculation each : {wire::SPECULATION_AUTO, wire::SPECULATION_OFF,
+                                       wire::SPECULATION_NGRAM, wire::SPECULATION_DRAFT}) {
     if (name == SpeculationName(each)) return each;
   }
   return std::nullopt;

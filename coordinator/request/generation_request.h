@@ -68,7 +68,7 @@ struct GenerationUsage {
   std::optional<int32_t> end_token;  // that ended the generation; not shown
 };
 
-// As people write it: "auto", "off", "ngram".
+// As people write it: "auto", "off", "ngram", "draft".
 const char* SpeculationName(wire::Speculation speculation);
 std::optional<wire::Speculation> SpeculationNamed(absl::string_view name);
 

@@ -4,10 +4,12 @@
 // scheduler: no I/O, one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "absl/types/span.h"
+#include "proto/frame.pb.h"
 
 namespace strata {
 
@@ -15,11 +17,16 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
+  // Whether it is for sequences of this kind; Draft() is called for no others.
+  virtual bool Serves(wire::Speculation speculation) const = 0;
+
   // A sequence, by its request: what is known of it, and tokens that it is expected to repeat.
   // `adapts`: drafts that seldom prove right are kept back.
   struct Sequence {
     uint64_t request = 0;
     absl::Span<const int32_t> tokens;
+    size_t prompt_tokens = 0;  // of them; the others are generated
+    const wire::SamplerSettings* sampler = nullptr;
     absl::Span<const int32_t> prediction;
     bool adapts = true;
   };

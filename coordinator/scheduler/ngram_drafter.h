@@ -20,6 +20,9 @@ class NgramDrafter final : public Drafter {
  public:
   static constexpr size_t kRecentTokens = 64 << 10;
 
+  bool Serves(wire::Speculation speculation) const override {
+    return speculation == wire::SPECULATION_AUTO || speculation == wire::SPECULATION_NGRAM;
+  }
   void Begin(const Sequence& sequence) override;
   void Append(uint64_t request, int32_t token) override;
   std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) override;

@@ -149,7 +149,9 @@ void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason,
     request_us = request_us == 0 ? took_us : request_us + (took_us - request_us) / 8;
   }
   if (r.admitted_us < 0) r.usage.queued_us = now_us - r.added_us;
-  if (r.drafts) drafter->End(id);
+  if (r.drafts) {
+    for (const auto& drafter : drafters) drafter->End(id);
+  }
   if (queue.Leave(id, r.input.client)) chunk_turns.erase(r.input.client);
   if (!status.ok()) {
     ++stats.requests_failed;
@@ -358,10 +360,12 @@ uint32_t Scheduler::Impl::in_flight_max() const {
 }
 
 Scheduler::Scheduler(const PipelineFacts& facts, SchedulerPolicy policy,
-                     std::unique_ptr<Drafter> drafter)
-    : impl_(std::make_unique<Impl>(
-          facts, policy,
-          drafter != nullptr ? std::move(drafter) : std::make_unique<NgramDrafter>())) {}
+                     std::unique_ptr<Drafter> drafter, std::unique_ptr<Drafter> model_drafter)
+    : impl_(std::make_unique<Impl>(facts, policy)) {
+  if (drafter == nullptr) drafter = std::make_unique<NgramDrafter>();
+  impl_->drafters.push_back(std::move(drafter));
+  if (model_drafter != nullptr) impl_->drafters.push_back(std::move(model_drafter));
+}
 Scheduler::~Scheduler() = default;
 
 absl::StatusOr<uint64_t> Scheduler::Add(GenerationRequest request, int64_t now_us) {

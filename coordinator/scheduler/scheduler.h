@@ -39,9 +39,11 @@ struct SchedulerEvent {
 // Not thread-safe.
 class Scheduler {
  public:
-  // `drafter`: null: an NgramDrafter.
+  // `drafter`: null: an NgramDrafter. `model_drafter` is asked where that one has no draft; null:
+  // there is none.
   Scheduler(const PipelineFacts& facts, SchedulerPolicy policy,
-            std::unique_ptr<Drafter> drafter = nullptr);
+            std::unique_ptr<Drafter> drafter = nullptr,
+            std::unique_ptr<Drafter> model_drafter = nullptr);
   ~Scheduler();
 
   // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot

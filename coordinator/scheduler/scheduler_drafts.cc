@@ -38,10 +38,9 @@ uint32_t Scheduler::Impl::Window(const Request& r) const {
 }
 
 bool Scheduler::Impl::MayDraft(const Request& r) const {
-  const wire::Speculation speculation = r.input.speculation.value_or(policy.speculation);
   const bool is_generated = r.tokens.size() > r.input.prompt.size();
-  if (speculation == wire::SPECULATION_OFF || !is_generated || Remaining(r) > 0 || r.needs_open ||
-      r.quarantined || r.failures > 0 || r.drafts_failed >= kDraftsFailedMax) {
+  if (SpeculationOf(r) == wire::SPECULATION_OFF || !is_generated || Remaining(r) > 0 ||
+      r.needs_open || r.quarantined || r.failures > 0 || r.drafts_failed >= kDraftsFailedMax) {
     return false;
   }
   // The row before the drafts and each of them give a token.
@@ -50,18 +49,31 @@ bool Scheduler::Impl::MayDraft(const Request& r) const {
          slots.HasRoomForDraft();
 }
 
+std::optional<int32_t> Scheduler::Impl::DraftFor(const Request& request,
+                                                 absl::Span<const int32_t> drafts) {
+  for (const auto& drafter : drafters) {
+    if (!drafter->Serves(SpeculationOf(request))) continue;
+    if (const auto draft = drafter->Draft(request.id, drafts)) return draft;
+  }
+  return std::nullopt;
+}
+
 std::optional<int32_t> Scheduler::Impl::NextDraft(Request* request) {
   Request& r = *request;
   if (!r.drafts) {
     r.drafts = true;
-    drafter->Begin({.request = r.id,
-                    .tokens = r.tokens,
-                    .prediction = r.input.prediction,
-                    .adapts = Adapts(r)});
+    for (const auto& drafter : drafters) {
+      drafter->Begin({.request = r.id,
+                      .tokens = r.tokens,
+                      .prompt_tokens = r.input.prompt.size(),
+                      .sampler = &r.input.sampler,
+                      .prediction = r.input.prediction,
+                      .adapts = Adapts(r)});
+    }
   }
   if (Adapts(r) && !draft_trial.drafts()) return std::nullopt;
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  return drafter->Draft(r.id, absl::MakeConstSpan(slot.tokens).last(slot.drafted));
+  return DraftFor(r, absl::MakeConstSpan(slot.tokens).last(slot.drafted));
 }
 
 void Scheduler::Impl::AddDraft(Builder* b) {
@@ -118,8 +130,8 @@ void Scheduler::Impl::CheckDraft(Request* request, int64_t now_us) {
   if (r.drafts) {
     const bool is_tried = running.size() == 1 && Adapts(r);
     if (r.draftable_us >= 0 && is_tried) draft_trial.Observe(now_us - r.draftable_us);
-    drafter->Append(r.id, r.tokens.back());
-    r.draftable_us = is_tried && drafter->Draft(r.id, {}) ? now_us : -1;
+    for (const auto& drafter : drafters) drafter->Append(r.id, r.tokens.back());
+    r.draftable_us = is_tried && DraftFor(r, {}) ? now_us : -1;
   }
   const SlotTable::Slot& slot = slots.slot(r.slot);
   if (slot.drafted == 0) return;

@@ -101,10 +101,9 @@ struct Scheduler::Impl {
     std::vector<std::pair<uint32_t, uint64_t>> restored;
   };
 
-  Impl(const PipelineFacts& pipeline, SchedulerPolicy how, std::unique_ptr<Drafter> drafts)
+  Impl(const PipelineFacts& pipeline, SchedulerPolicy how)
       : facts(pipeline),
         policy(how),
-        drafter(std::move(drafts)),
         slots(facts, policy),
         costs(facts.n_stages),
         queue(policy.queue_max) {
@@ -208,11 +207,16 @@ struct Scheduler::Impl {
   // The number of steps in flight with which a sequence alone is fastest.
   uint32_t Window(const Request& request) const;
   bool MayDraft(const Request& request) const;
+  wire::Speculation SpeculationOf(const Request& request) const {
+    return request.input.speculation.value_or(policy.speculation);
+  }
   // Whether its drafts are kept back where they do not pay.
   bool Adapts(const Request& request) const {
-    return request.input.speculation.value_or(policy.speculation) == wire::SPECULATION_AUTO;
+    return SpeculationOf(request) == wire::SPECULATION_AUTO;
   }
   std::optional<int32_t> NextDraft(Request* request);
+  // Behind its sequence and `drafts`, if a drafter that serves it has one.
+  std::optional<int32_t> DraftFor(const Request& request, absl::Span<const int32_t> drafts);
   void ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   // Its sequence has gone on with its last token: drafts of that place are compared with it.
   void CheckDraft(Request* request, int64_t now_us);
@@ -238,7 +242,7 @@ struct Scheduler::Impl {
 
   PipelineFacts facts;
   const SchedulerPolicy policy;
-  const std::unique_ptr<Drafter> drafter;
+  std::vector<std::unique_ptr<Drafter>> drafters;  // in the order in which they are asked
   SlotTable slots;
   StepCosts costs;
   DraftTrial draft_trial;

@@ -188,7 +188,7 @@ std::optional<wire::Speculation> ReadSpeculation(FieldReader* fields) {
   const auto text = fields->Text("speculate");
   if (!text) return std::nullopt;
   const auto speculation = SpeculationNamed(*text);
-  if (!speculation) fields->Wrong("speculate", "must be auto, off or ngram");
+  if (!speculation) fields->Wrong("speculate", "must be auto, off, ngram or draft");
   return speculation;
 }
 

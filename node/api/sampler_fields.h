@@ -24,7 +24,7 @@ void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names
                    ApiRequest* request);
 // llama.cpp's fields for the context's end.
 void ReadContextShift(FieldReader* fields, ApiRequest* request);
-// "speculate", our own: auto, off or ngram; nullopt: it is not there.
+// "speculate", our own: auto, off, ngram or draft; nullopt: it is not there.
 std::optional<wire::Speculation> ReadSpeculation(FieldReader* fields);
 // Reports the log-probability of each token, and of the `top` likeliest at its place.
 void EnableLogprobs(ApiRequest* request, uint32_t top);

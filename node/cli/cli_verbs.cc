@@ -511,10 +511,14 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
             options->speculation = SpeculationNamed(name).value_or(wire::SPECULATION_AUTO);
           },
           "While stages would be idle they compute drafts of the next tokens; the output is the "
-          "same: auto (default; as long as enough drafts prove right), off, or ngram (always, "
-          "from what it and recent requests repeat)")
-      ->check(CLI::IsMember({"auto", "off", "ngram"}))
+          "same: auto (default; as long as enough drafts prove right), off, ngram (always, from "
+          "what it and recent requests repeat), or draft (always, of the draft model)")
+      ->check(CLI::IsMember({"auto", "off", "ngram", "draft"}))
       ->type_name("WHEN");
+  verb->add_option("--draft", options->draft,
+                   "A smaller model with the same vocabulary, which drafts the tokens of this one; "
+                   "it is loaded first, if it is not")
+      ->type_name("MODEL");
   verb->add_flag("--pin", options->pinned,
                  "Never unload the model to make room for one that a request names");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);

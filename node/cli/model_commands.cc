@@ -189,6 +189,40 @@ absl::Status RunPlan(const PlanOptions& options) {
   return WriteToStdout(options.json ? plan->json() : plan->text());
 }
 
+namespace {
+
+// The id of the draft model, as requests may name it; it is loaded, if it is not.
+absl::StatusOr<std::string> LoadDraft(const LoadOptions& options, ModelSession* session) {
+  const auto models = (*session)->ListModels();
+  if (!models.ok()) return session->Explain(models.status());
+  const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
+  const auto there = FindModel(loaded, WithoutAlias(options.draft, options.plan.client.data_dir));
+  if (there.ok()) return absl::BytesToHexString((*there)->model_id());
+  PlanOptions plan;
+  plan.client = options.plan.client;
+  plan.model = options.draft;
+  plan.offline = options.plan.offline;
+  plan.whole = options.plan.whole;
+  plan.n_ctx = options.plan.n_ctx;
+  plan.n_seqs = options.plan.n_seqs;
+  plan.exclude = options.plan.exclude;
+  plan.json = options.plan.json;
+  auto source = SourceOf(plan, session);
+  if (!source.ok()) return source.status();
+  wire::LoadModelRequest request;
+  *request.mutable_source() = *std::move(source);
+  *request.mutable_placement() = PlacementOptionsOf(plan);
+  request.set_no_mmap(!options.use_mmap);
+  request.set_allow_mixed_versions(options.allow_mixed_versions);
+  request.set_keep_alive_ms(options.keep_alive_ms);
+  request.set_pinned(options.pinned);
+  const auto draft = LoadFrom(plan, request, session);
+  if (!draft.ok()) return draft.status();
+  return absl::BytesToHexString(draft->model.model_id());
+}
+
+}  // namespace
+
 absl::Status RunLoad(const LoadOptions& options) {
   ModelSession session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
@@ -202,6 +236,11 @@ absl::Status RunLoad(const LoadOptions& options) {
   request.set_keep_alive_ms(options.keep_alive_ms);
   request.set_pinned(options.pinned);
   request.set_speculation(options.speculation);
+  if (!options.draft.empty()) {
+    auto draft = LoadDraft(options, &session);
+    if (!draft.ok()) return draft.status();
+    request.set_draft(*std::move(draft));
+  }
   if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
   const auto loaded = LoadFrom(options.plan, request, &session);
   if (!loaded.ok()) return loaded.status();
@@ -219,7 +258,8 @@ absl::Status RunLoad(const LoadOptions& options) {
                           {"stages", ModelStagesJson(model)},
                           {"keep_alive_ms", model.keep_alive_ms()},
                           {"pinned", model.pinned()},
-                          {"speculate", SpeculationName(model.speculation())}};
+                          {"speculate", SpeculationName(model.speculation())},
+                          {"draft", model.draft()}};
     if (!chat.status.ok()) out["chat_problem"] = chat.status.message();
     return WriteToStdout(JsonLine(out));
   }

@@ -43,6 +43,7 @@ struct LoadOptions {
   PlanOptions plan;
   int64_t keep_alive_ms = 0;  // without requests, until it is unloaded; 0: it stays
   wire::Speculation speculation = wire::SPECULATION_AUTO;
+  std::string draft;    // a model that drafts its tokens, as `model` of the plan; empty: none
   bool pinned = false;  // it is never unloaded to make room for another
   bool use_mmap = true;
   bool allow_mixed_versions = false;

@@ -306,6 +306,7 @@ void ControlApi::Load(const SharedExchange& exchange) {
     request.set_keep_alive_ms(wanted.keep_alive_ms);
     request.set_pinned(wanted.pinned);
     request.set_speculation(wanted.speculation);
+    request.set_draft(wanted.draft);
     CallStream stream(to);
     const auto loaded = client->LoadModel(request, [&stream](const wire::LoadModelEvent& event) {
       if (event.has_placed()) {

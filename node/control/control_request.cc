@@ -46,9 +46,10 @@ constexpr std::array kModelFields = {
         "It is unloaded when it has had no request for so long; 0 (the default): it stays"},
     ControlField{"pinned", "boolean", "It is never unloaded to make room for another model"},
     ControlField{"speculate", "string",
-                 "Drafts of the next tokens: auto (the default), off, ngram"},
+                 "Drafts of the next tokens: auto (the default), off, ngram, draft"},
+    ControlField{"draft", "string", "A loaded model with the same vocabulary that drafts tokens"},
 };
-constexpr size_t kLoadOnlyFields = 5;
+constexpr size_t kLoadOnlyFields = 6;
 
 // The body as an object that has only these fields, and those that are required.
 absl::StatusOr<nlohmann::json> ParseBody(absl::string_view body,
@@ -106,7 +107,8 @@ absl::StatusOr<ControlModel> ParseModel(absl::string_view body,
                         .allow_mixed_versions = reader.Bool("allow_mixed_versions").value_or(false),
                         .keep_alive_ms = reader.Integer("keep_alive_ms", kKeepAliveMs).value_or(0),
                         .pinned = reader.Bool("pinned").value_or(false),
-                        .speculation = ReadSpeculation(&reader).value_or(wire::SPECULATION_AUTO)};
+                        .speculation = ReadSpeculation(&reader).value_or(wire::SPECULATION_AUTO),
+                        .draft = reader.Text("draft").value_or("")};
   if (!reader.status().ok()) return reader.status();
   return model;
 }

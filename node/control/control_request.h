@@ -33,6 +33,7 @@ struct ControlModel {
   int64_t keep_alive_ms = 0;  // as wire::LoadModelRequest has it
   bool pinned = false;
   wire::Speculation speculation = wire::SPECULATION_AUTO;
+  std::string draft;  // the name or id of a loaded model; empty: none
 };
 absl::Span<const ControlField> PlanFields();
 absl::Span<const ControlField> LoadFields();

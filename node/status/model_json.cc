@@ -41,6 +41,7 @@ nlohmann::json ModelJson(const wire::ModelStatus& model) {
           {"seqs", model.n_seqs()},
           {"exact", model.exact()},
           {"speculate", SpeculationName(model.speculation())},
+          {"draft", model.draft()},
           {"draft_tokens", model.draft_tokens()},
           {"accepted_tokens", model.accepted_tokens()},
           {"has_chat_template", !model.chat_template().empty()},

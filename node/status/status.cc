@@ -43,8 +43,9 @@ bool IsLoading(const wire::StageStatus& stage) {
          stage.state() == wire::StageStatus::WAITING || stage.state() == wire::StageStatus::LOADING;
 }
 
-// ", 97 % of 1300 draft tokens accepted", of tokens that stages computed ahead; then the time that
-// the model stays: ", pinned", ", goes after 4 min without requests", or nothing: for ever.
+// ", 97 % of 1300 draft tokens accepted", of tokens that stages computed ahead, and ", drafts by"
+// the draft model; then the time that the model stays: ", pinned", ", goes after 4 min without
+// requests", or nothing: for ever.
 std::string UseText(const std::vector<wire::ModelStatus>& loaded, absl::string_view id) {
   for (const wire::ModelStatus& model : loaded) {
     if (model.model_id() != id) continue;
@@ -53,6 +54,7 @@ std::string UseText(const std::vector<wire::ModelStatus>& loaded, absl::string_v
       absl::StrAppend(&text, ", ", 100 * model.accepted_tokens() / model.draft_tokens(), " % of ",
                       model.draft_tokens(), " draft tokens accepted");
     }
+    if (!model.draft().empty()) absl::StrAppend(&text, ", drafts by ", model.draft());
     if (model.pinned()) text += ", pinned";
     if (model.keep_alive_ms() == 0) return text;
     const int64_t left_ms = model.keep_alive_ms() - std::max<int64_t>(model.idle_ms(), 0);
@@ -318,6 +320,7 @@ json StatusJson(const ClusterSnapshot& report, const std::vector<wire::ModelStat
                      {"keep_alive_ms", model.keep_alive_ms()},
                      {"idle_ms", model.idle_ms()},
                      {"pinned", model.pinned()},
+                     {"draft", model.draft()},
                      {"draft_tokens", model.draft_tokens()},
                      {"accepted_tokens", model.accepted_tokens()}});
   }

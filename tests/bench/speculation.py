@@ -85,8 +85,7 @@ class Cluster:
                 if quarters:
                     self.quotas.append(Quota())
                 self.start(number, core)
-            self.load(model or options.model)
-            self.model = json.loads(self.get(0, "/v1/models"))["data"][0]["id"]
+            self.model = self.load(model or options.model)
         except BaseException:
             for name in sorted(os.listdir(self.folder)):
                 if name.endswith(".log"):
@@ -110,18 +109,22 @@ class Cluster:
         self.nodes.append((node, first_line(node, name)["node"]))
 
     def load(self, model):
+        """Returns its name."""
         command = [self.options.bin + "/strata", "load", model, "--ctx", "1024", "--seqs", str(STREAMS), "--open",
-                   "--node", self.nodes[0][1]["address"]]
+                   "--node", self.nodes[0][1]["address"], "--json"]
         if self.n > 1:
             each = N_LAYERS // self.n
             command += ["--assign", ",".join(f"node-{i + 1}={i * each}-{(i + 1) * each - 1}" for i in range(self.n))]
         if self.options.speculates:
             command += ["--speculate", self.options.mode]
+        if self.options.draft and self.n > 1:
+            command += ["--draft", self.options.draft]
         began = time.time()
         run = subprocess.run(self.network.inside(0, command), capture_output=True, text=True)
         if run.returncode:
             fail(f"{self.what}: {run.stderr}")
         say(f"{self.what}: loaded in {time.time() - began:.0f} s")
+        return json.loads(run.stdout)["model"]
 
     def each(self, work, items, number=0):
         """Runs work(item) for all items at a time, in the network of a node. Returns what they return, in order."""
@@ -476,7 +479,7 @@ def main():
     parser.add_argument("--workloads", default=",".join(WORKLOADS), metavar="NAME,…", help="default %(default)s")
     parser.add_argument("--mode", default="ngram", help="of strata load --speculate (default ngram)")
     parser.add_argument("--servers", action="store_true", help="measure llama-server, too, on one core and on all")
-    parser.add_argument("--draft", metavar="FILE", help="a draft model for llama-server")
+    parser.add_argument("--draft", metavar="FILE", help="a draft model, for --mode draft and for llama-server")
     parser.add_argument("--cores", default="0,1", metavar="C,C,…", help="cores to use (default 0,1)")
     options = parser.parse_args()
     for name, known in (("links", LINKS), ("workloads", WORKLOADS)):

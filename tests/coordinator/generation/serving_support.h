@@ -156,11 +156,13 @@ class Serving {
       : Serving({.model_path = ModelPath(model), .cuts = std::move(cuts), .n_slots = n_slots},
                 policy) {}
   // Keys and values are f32 unless the options say otherwise.
-  Serving(LocalPipelineOptions options, SchedulerPolicy policy) {
-    engine.emplace(GenerationEngineOptions{.policy = policy});
+  Serving(LocalPipelineOptions options, SchedulerPolicy policy)
+      : Serving(std::move(options), GenerationEngineOptions{.policy = policy}) {}
+  Serving(LocalPipelineOptions options, GenerationEngineOptions engine_options)
+      : engine(std::make_shared<GenerationEngine>(std::move(engine_options))) {
     if (options.cache.type_k.empty()) options.cache.type_k = "f32";
     if (options.cache.type_v.empty()) options.cache.type_v = "f32";
-    auto opened = LocalPipeline::Open(options, &*engine);
+    auto opened = LocalPipeline::Open(options, engine.get());
     CHECK_OK(opened);
     pipeline = *std::move(opened);
     const absl::Status started = engine->Start(pipeline.get());
@@ -181,7 +183,7 @@ class Serving {
     return listener->output();
   }
 
-  std::optional<GenerationEngine> engine;
+  const std::shared_ptr<GenerationEngine> engine;  // shared with drafters
   std::unique_ptr<LocalPipeline> pipeline;
   uint32_t cached = 0;  // of the last Generate()
 };

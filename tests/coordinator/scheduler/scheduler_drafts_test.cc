@@ -21,6 +21,7 @@ class FixedDrafter final : public Drafter {
   FixedDrafter(const PipelineFacts& facts, const GenerationRequest& request, bool is_right)
       : text_(FakeStages::Alone(facts, request, request.tokens_max)), is_right_(is_right) {}
 
+  bool Serves(wire::Speculation) const override { return true; }
   void Begin(const Sequence&) override { n_ = 1; }
   void Append(uint64_t, int32_t) override { ++n_; }
   std::optional<int32_t> Draft(uint64_t, absl::Span<const int32_t> drafts) override {

@@ -22,6 +22,7 @@ class RandomDrafter final : public Drafter {
   const PipelineFacts* facts = nullptr;
   const std::map<uint64_t, SchedulerSim::Record>* records = nullptr;
 
+  bool Serves(wire::Speculation) const override { return true; }
   void Begin(const Sequence& sequence) override {
     EXPECT_FALSE(sequences_.contains(sequence.request)) << "twice";
     sequences_[sequence.request].assign(sequence.tokens.begin(), sequence.tokens.end());

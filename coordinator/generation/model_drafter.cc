@@ -1,0 +1,197 @@
+#include "coordinator/generation/model_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "transport/base/mutex.h"
+
+namespace strata {
+namespace {
+
+// Tokens that a request to the draft model generates. The next one goes on from its cache, so short
+// ones cost no more, and compute less that nobody needs.
+constexpr uint32_t kTokensAtATime = 4;
+// Fewer drafts than this ahead: more are generated.
+constexpr size_t kTokensAhead = 4;
+// A draft model that is too slow, or is not there, is asked again after so many tokens.
+constexpr uint32_t kUselessMax = 4;
+constexpr size_t kPauseTokens = 64;
+
+}  // namespace
+
+// What the draft model generates behind a sequence. Owned by the drafter and by what it waits for.
+class ModelDrafter::Continuation final : public GenerationListener {
+ public:
+  Continuation(std::shared_ptr<const Options> options, size_t begin)
+      : begin_(begin), options_(std::move(options)) {}
+
+  // Generates behind `request`'s tokens. REQUIRES: it can_go_on().
+  static void Ask(const std::shared_ptr<Continuation>& self, GenerationRequest request) {
+    {
+      MutexLock lock(&self->mu_);
+      self->asks_ = true;
+    }
+    self->options_->post([self, request = std::move(request)]() mutable {
+      if (!self->is_wanted()) return;
+      const std::shared_ptr<GenerationEngine> engine = self->options_->find();
+      absl::StatusOr<uint64_t> id = absl::UnavailableError("no draft model");
+      if (engine != nullptr) id = engine->Add(std::move(request), self);
+      bool is_wanted;
+      {
+        MutexLock lock(&self->mu_);
+        is_wanted = self->is_wanted_;
+        if (!id.ok()) {
+          self->asks_ = false;
+          self->ended_ = true;
+        } else if (self->asks_) {  // it has not ended already
+          self->engine_ = engine;
+          self->id_ = *id;
+        }
+      }
+      if (id.ok() && !is_wanted) engine->Finish(*id);
+    });
+  }
+
+  // No token is wanted any more.
+  static void Abandon(const std::shared_ptr<Continuation>& self) {
+    std::shared_ptr<GenerationEngine> engine;
+    uint64_t id = 0;
+    {
+      MutexLock lock(&self->mu_);
+      self->is_wanted_ = false;
+      engine = std::move(self->engine_);
+      id = self->id_;
+    }
+    if (engine == nullptr) return;
+    self->options_->post([engine = std::move(engine), id] { engine->Finish(id); });
+  }
+
+  void OnToken(const wire::SampledToken& token) override {
+    {
+      MutexLock lock(&mu_);
+      if (!is_wanted_) return;
+      tokens_.push_back(token.token());
+    }
+    options_->on_drafted();
+  }
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage&) override {
+    {
+      MutexLock lock(&mu_);
+      engine_.reset();
+      asks_ = false;
+      ended_ = !status.ok() || reason != FinishReason::kLength;
+      if (!is_wanted_) return;
+    }
+    options_->on_drafted();
+  }
+
+  size_t begin() const { return begin_; }  // the length of the sequence before its first token
+  std::vector<int32_t> tokens() const {
+    MutexLock lock(&mu_);
+    return tokens_;
+  }
+  bool can_go_on() const {
+    MutexLock lock(&mu_);
+    return !asks_ && !ended_;
+  }
+
+ private:
+  bool is_wanted() const {
+    MutexLock lock(&mu_);
+    return is_wanted_;
+  }
+
+  const size_t begin_;
+  const std::shared_ptr<const Options> options_;
+  mutable Mutex mu_;
+  std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mu_);
+  bool asks_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // nothing follows its tokens
+  bool is_wanted_ ABSL_GUARDED_BY(mu_) = true;
+  std::shared_ptr<GenerationEngine> engine_ ABSL_GUARDED_BY(mu_);  // as long as a request is there
+  uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+ModelDrafter::ModelDrafter(Options options)
+    : options_(std::make_shared<const Options>(std::move(options))) {}
+
+ModelDrafter::~ModelDrafter() {
+  for (auto& [id, state] : states_) GiveUp(&state);
+}
+
+void ModelDrafter::Begin(const Sequence& sequence) {
+  State& state = states_[sequence.request];
+  state.tokens.assign(sequence.tokens.begin(), sequence.tokens.end());
+  state.prompt_tokens = sequence.prompt_tokens;
+  state.sampler = *sequence.sampler;
+  // Nothing is reported, and nobody has the running values behind what others generated.
+  state.sampler.set_logprobs(0);
+  state.sampler.set_report_logprob(false);
+  state.sampler.clear_logprob_tokens();
+  state.sampler.set_prompt_logprobs(false);
+  state.sampler.set_mirostat(0);
+}
+
+void ModelDrafter::Append(uint64_t request, int32_t token) {
+  states_.at(request).tokens.push_back(token);
+}
+
+void ModelDrafter::End(uint64_t request) {
+  const auto found = states_.find(request);
+  GiveUp(&found->second);
+  states_.erase(found);
+}
+
+void ModelDrafter::GiveUp(State* state) {
+  if (state->continuation == nullptr) return;
+  Continuation::Abandon(state->continuation);
+  state->continuation.reset();
+}
+
+void ModelDrafter::Ask(const State& state) {
+  GenerationRequest request;
+  request.id = "draft";
+  const std::vector<int32_t> drafted = state.continuation->tokens();
+  const auto prompt_end = state.tokens.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
+  const auto end = state.tokens.begin() + static_cast<ptrdiff_t>(state.continuation->begin());
+  request.prompt.assign(state.tokens.begin(), prompt_end);
+  request.generated.assign(prompt_end, end);
+  request.generated.insert(request.generated.end(), drafted.begin(), drafted.end());
+  request.tokens_max = static_cast<uint32_t>(request.generated.size()) + kTokensAtATime;
+  request.sampler = state.sampler;
+  request.speculation = wire::SPECULATION_OFF;
+  Continuation::Ask(state.continuation, std::move(request));
+}
+
+std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const int32_t> drafts) {
+  State& state = states_.at(request);
+  if (state.continuation != nullptr) {
+    const std::vector<int32_t> tokens = state.continuation->tokens();
+    const auto known = absl::MakeConstSpan(state.tokens).subspan(state.continuation->begin());
+    const size_t n = std::min(known.size(), tokens.size());
+    const bool is_right =
+        std::equal(known.begin(), known.begin() + static_cast<ptrdiff_t>(n), tokens.begin());
+    if (is_right && tokens.size() >= known.size()) {
+      const auto ahead = absl::MakeConstSpan(tokens).subspan(known.size());
+      if (ahead.size() < drafts.size() + kTokensAhead && state.continuation->can_go_on()) {
+        Ask(state);
+      }
+      const bool is_next = drafts.size() < ahead.size() &&  // else they are of another drafter
+                           std::equal(drafts.begin(), drafts.end(), ahead.begin());
+      return is_next ? std::optional(ahead[drafts.size()]) : std::nullopt;
+    }
+    state.useless = tokens.empty() ? state.useless + 1 : 0;
+    if (state.useless >= kUselessMax) {
+      state.useless = 0;
+      state.pause_until = state.tokens.size() + kPauseTokens;
+    }
+    GiveUp(&state);
+  }
+  if (state.tokens.size() < state.pause_until) return std::nullopt;
+  state.continuation = std::make_shared<Continuation>(options_, state.tokens.size());
+  Ask(state);
+  return std::nullopt;
+}
+
+}  // namespace strata
