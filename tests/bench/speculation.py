@@ -159,7 +159,8 @@ class Cluster:
             stages = {}
             for line in self.get(number, "/metrics").splitlines():
                 name = line.split("{")[0].removeprefix("strata_stage_")
-                if name in ("compute_seconds_total", "sample_seconds_total", "steps_total"):
+                of_model = f'model="{self.model}"' in line  # not of its draft model
+                if of_model and name in ("compute_seconds_total", "sample_seconds_total", "steps_total"):
                     stage = stages.setdefault(int(line.split('stage="')[1].split('"')[0]), {})
                     stage[name] = float(line.split()[-1])
             if stages:
