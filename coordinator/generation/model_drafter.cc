@@ -37,10 +37,10 @@ class ModelDrafter::Continuation final : public GenerationListener {
       const std::shared_ptr<GenerationEngine> engine = self->options_->find();
       absl::StatusOr<uint64_t> id = absl::UnavailableError("no draft model");
       if (engine != nullptr) id = engine->Add(std::move(request), self);
-      bool is_wanted;
+      bool wanted = false;
       {
         MutexLock lock(&self->mu_);
-        is_wanted = self->is_wanted_;
+        wanted = self->is_wanted_;
         if (!id.ok()) {
           self->asks_ = false;
           self->ended_ = true;
@@ -49,7 +49,7 @@ class ModelDrafter::Continuation final : public GenerationListener {
           self->id_ = *id;
         }
       }
-      if (id.ok() && !is_wanted) engine->Finish(*id);
+      if (id.ok() && !wanted) engine->Finish(*id);
     });
   }
 
