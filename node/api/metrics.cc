@@ -114,7 +114,7 @@ class ModelPage {
   }
   template <typename Field>
   void Scheduler(const char* name, const char* type, const char* help,
-                 Field SchedulerStats::*field) {
+                 Field SchedulerStats::* field) {
     Models(name, type, help, [field](const ModelStats& model) {
       return static_cast<double>(model.scheduler.*field);
     });
@@ -130,7 +130,7 @@ class ModelPage {
     }
   }
   template <typename Field>
-  void Timings(const char* name, const char* type, const char* help, Field StageTotal::*field,
+  void Timings(const char* name, const char* type, const char* help, Field StageTotal::* field,
                double unit) {
     Stages(name, type, help, [field, unit](const ModelStats& model, size_t stage) {
       return static_cast<double>(model.scheduler.stages[stage].*field) * unit;
