@@ -88,7 +88,7 @@ absl::Status Coordinator::Evacuate(const std::string& node_id, const OperationCo
           return NodeDrain::MayMigrate(models_, should_continue);
         };
         const absl::Status moved =
-            MigrateLive(drain.model(), std::move(plan), drain.request(), yielding);
+            MigrateLive(drain.model(), std::exchange(plan, nullptr), drain.request(), yielding);
         may_go_on = MayGoOn(caller);
         absl::MutexLock lock(mu_);
         drain.OnMigrated(moved, models_, may_go_on);
@@ -98,7 +98,7 @@ absl::Status Coordinator::Evacuate(const std::string& node_id, const OperationCo
         may_go_on = AwaitRequests(*drain.model(), &noted, caller);
         break;
       case NodeDrain::Step::kReload: {
-        const absl::Status moved = ReloadElsewhere(drain, std::move(plan), caller);
+        const absl::Status moved = ReloadElsewhere(drain, std::exchange(plan, nullptr), caller);
         absl::MutexLock lock(mu_);
         reloads_.OnTried(drain.model()->model_id(), moved);
         // Else it was unloaded.
