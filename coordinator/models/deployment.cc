@@ -682,8 +682,8 @@ wire::ModelStatus Deployment::Status() {
   status.set_exact(request.cache.exact);
   status.set_speculation(options_.request.speculation());
   status.set_draft(PrintableText::OfPath(options_.request.draft()).str());
-  status.set_draft_tokens(stats.draft_tokens);
-  status.set_accepted_tokens(stats.accepted_tokens);
+  status.set_draft_tokens(stats.draft_tokens());
+  status.set_accepted_tokens(stats.accepted_tokens());
   status.set_requests_running(stats.running);
   status.set_requests_waiting(stats.waiting);
   status.set_chat_template(chat_templates_.usual);

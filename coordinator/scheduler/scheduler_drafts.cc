@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/types/span.h"
 #include "coordinator/scheduler/scheduler_impl.h"
 
@@ -17,6 +18,10 @@ namespace {
 // A failed step stops the pipeline until those behind it are through.
 constexpr uint32_t kDraftsFailedMax = 3;
 constexpr double kLatestDraft = 1.0 / 32;  // weight of the latest outcome
+
+size_t DepthClass(size_t depth) {
+  return static_cast<size_t>(absl::c_lower_bound(kDraftDepths, depth) - kDraftDepths.begin());
+}
 
 }  // namespace
 
@@ -45,20 +50,22 @@ bool Scheduler::Impl::MayDraft(const Request& r) const {
   }
   // The row before the drafts and each of them give a token.
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  return slot.tokens.size() < facts.n_ctx && slot.drafted + 2 <= r.tokens_left &&
+  return slot.tokens.size() < facts.n_ctx && slot.drafts.size() + 2 <= r.tokens_left &&
          slots.HasRoomForDraft();
 }
 
-std::optional<int32_t> Scheduler::Impl::DraftFor(const Request& request,
-                                                 absl::Span<const int32_t> drafts) {
-  for (const auto& drafter : drafters) {
-    if (!drafter->Serves(SpeculationOf(request))) continue;
-    if (const auto draft = drafter->Draft(request.id, drafts)) return draft;
+std::optional<Scheduler::Impl::Draft> Scheduler::Impl::DraftFor(const Request& request,
+                                                                absl::Span<const int32_t> drafts) {
+  for (size_t i = 0; i < drafters.size(); ++i) {
+    if (!drafters[i]->Serves(SpeculationOf(request))) continue;
+    if (const auto token = drafters[i]->Draft(request.id, drafts)) {
+      return Draft{.token = *token, .drafter = i};
+    }
   }
   return std::nullopt;
 }
 
-std::optional<int32_t> Scheduler::Impl::NextDraft(Request* request) {
+std::optional<Scheduler::Impl::Draft> Scheduler::Impl::NextDraft(Request* request) {
   Request& r = *request;
   if (!r.drafts) {
     r.drafts = true;
@@ -73,7 +80,7 @@ std::optional<int32_t> Scheduler::Impl::NextDraft(Request* request) {
   }
   if (Adapts(r) && !draft_trial.drafts()) return std::nullopt;
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  return DraftFor(r, absl::MakeConstSpan(slot.tokens).last(slot.drafted));
+  return DraftFor(r, absl::MakeConstSpan(slot.tokens).last(slot.drafts.size()));
 }
 
 void Scheduler::Impl::AddDraft(Builder* b) {
@@ -90,17 +97,19 @@ void Scheduler::Impl::AddDraft(Builder* b) {
     if (MayDraft(r) && in_flight.size() < Window(r)) may.push_back(&r);
   }
   std::stable_sort(may.begin(), may.end(), [this](const Request* a, const Request* b_) {
-    return slots.slot(a->slot).drafted < slots.slot(b_->slot).drafted;
+    return slots.slot(a->slot).drafts.size() < slots.slot(b_->slot).drafts.size();
   });
   for (Request* r : may) {
-    const std::optional<int32_t> draft = NextDraft(r);
-    if (!draft || *draft < 0) continue;
-    if (facts.n_vocab != 0 && static_cast<uint32_t>(*draft) >= facts.n_vocab) continue;
+    const std::optional<Draft> draft = NextDraft(r);
+    if (!draft || draft->token < 0) continue;
+    if (facts.n_vocab != 0 && static_cast<uint32_t>(draft->token) >= facts.n_vocab) continue;
     const auto position = static_cast<uint32_t>(slots.slot(r->slot).tokens.size());
-    b->AddRow(*draft, position, r->slot);
+    b->AddRow(draft->token, position, r->slot);
     b->step.add_sample_rows(0);
     b->step.add_draft_rows(0);
-    slots.AppendDraft(r->slot, *draft);
+    const SlotTable::DraftOrigin origin = {
+        .drafter = draft->drafter, .depth = DepthClass(slots.slot(r->slot).drafts.size() + 1)};
+    slots.AppendDraft(r->slot, draft->token, origin);
     b->flight.slices.push_back({.request = r->id,
                                 .slot = r->slot,
                                 .generation = slots.slot(r->slot).generation,
@@ -110,7 +119,7 @@ void Scheduler::Impl::AddDraft(Builder* b) {
     b->flight.decode_rows = 1;
     b->flight.timing.size = StepSize::Of(position, 1);
     ++r->usage.draft_tokens;
-    ++stats.draft_tokens;
+    ++stats.drafts[origin.drafter][origin.depth].computed;
     return;
   }
 }
@@ -134,13 +143,13 @@ void Scheduler::Impl::CheckDraft(Request* request, int64_t now_us) {
     r.draftable_us = is_tried && DraftFor(r, {}) ? now_us : -1;
   }
   const SlotTable::Slot& slot = slots.slot(r.slot);
-  if (slot.drafted == 0) return;
-  const bool is_right = slot.tokens[slot.tokens.size() - slot.drafted] == r.tokens.back();
+  if (slot.drafts.empty()) return;
+  const bool is_right = slot.tokens[slot.tokens.size() - slot.drafts.size()] == r.tokens.back();
   accepted_share += ((is_right ? 1 : 0) - accepted_share) * kLatestDraft;
   if (is_right) {
-    slots.AcceptDraft(r.slot);
+    const SlotTable::DraftOrigin origin = slots.AcceptDraft(r.slot);
+    ++stats.drafts[origin.drafter][origin.depth].accepted;
     ++r.usage.accepted_tokens;
-    ++stats.accepted_tokens;
   } else {
     slots.Rewind(r.slot);
   }

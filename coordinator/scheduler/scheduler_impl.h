@@ -189,7 +189,7 @@ struct Scheduler::Impl {
   // Of its slot's positions, those that are not drafts.
   uint32_t Fed(const Request& request) const {
     const SlotTable::Slot& slot = slots.slot(request.slot);
-    return static_cast<uint32_t>(slot.tokens.size()) - slot.drafted;
+    return static_cast<uint32_t>(slot.tokens.size() - slot.drafts.size());
   }
   // How far its slot is to be filled: up to its last token, or to where its context is shifted.
   uint32_t Goal(const Request& request) const { return std::min(request.kv_length(), facts.n_ctx); }
@@ -214,9 +214,13 @@ struct Scheduler::Impl {
   bool Adapts(const Request& request) const {
     return SpeculationOf(request) == wire::SPECULATION_AUTO;
   }
-  std::optional<int32_t> NextDraft(Request* request);
+  struct Draft {
+    int32_t token = 0;
+    size_t drafter = 0;  // index of `drafters`
+  };
+  std::optional<Draft> NextDraft(Request* request);
   // Behind its sequence and `drafts`, if a drafter that serves it has one.
-  std::optional<int32_t> DraftFor(const Request& request, absl::Span<const int32_t> drafts);
+  std::optional<Draft> DraftFor(const Request& request, absl::Span<const int32_t> drafts);
   void ObserveRoundTrip(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   // Its sequence has gone on with its last token: drafts of that place are compared with it.
   void CheckDraft(Request* request, int64_t now_us);

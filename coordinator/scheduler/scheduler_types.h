@@ -73,6 +73,18 @@ inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& po
 // Steps of drafts, which are in flight beside SchedulerPolicy::steps_in_flight_max.
 inline constexpr uint32_t kDraftsInFlightMax = 16;
 
+// Where draft tokens come from, in the order in which the scheduler asks, as metrics name it.
+inline constexpr std::array<const char*, 2> kDrafterNames = {"ngram", "model"};
+// Draft tokens by how many places they stand behind the sequence's last token: the upper ends of
+// classes, the last one open.
+inline constexpr std::array<uint32_t, 4> kDraftDepths = {1, 2, 4, 8};
+struct DraftCounts {
+  uint64_t computed = 0;  // by stages, or being computed
+  uint64_t accepted = 0;  // of those, right
+};
+using DraftsByDepth = std::array<DraftCounts, kDraftDepths.size() + 1>;
+using DraftsByDrafter = std::array<DraftsByDepth, kDrafterNames.size()>;
+
 // Steps by their rows: the upper ends of the classes of a histogram, the last one open.
 inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,
                                                               32, 64, 128, 256, 512};
@@ -99,10 +111,19 @@ struct SchedulerStats {
   uint64_t cells = 0;
   std::array<uint64_t, kStepRowsClasses.size() + 1> steps_by_rows = {};
   uint64_t tokens = 0;
-  uint64_t draft_tokens = 0;     // that stages computed, or are computing
-  uint64_t accepted_tokens = 0;  // of those, right
-  uint64_t prompt_tokens = 0;    // of admitted requests
-  uint64_t cached_tokens = 0;    // of those, found in a cache
+  DraftsByDrafter drafts = {};
+  // Of all of them.
+  uint64_t draft_tokens() const { return SumOf(&DraftCounts::computed); }
+  uint64_t accepted_tokens() const { return SumOf(&DraftCounts::accepted); }
+  uint64_t SumOf(uint64_t DraftCounts::* field) const {
+    uint64_t sum = 0;
+    for (const DraftsByDepth& by_depth : drafts) {
+      for (const DraftCounts& counts : by_depth) sum += counts.*field;
+    }
+    return sum;
+  }
+  uint64_t prompt_tokens = 0;  // of admitted requests
+  uint64_t cached_tokens = 0;  // of those, found in a cache
   uint64_t checkpoints_used = 0;
   uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;

@@ -38,7 +38,7 @@ void SlotTable::Reset(int32_t slot) {
   ClaimWhatIsThere(&s);
   s.tokens.clear();
   s.confirmed = 0;
-  s.drafted = 0;
+  s.drafts.clear();
   s.chunked = 0;
   s.shifted = false;
   s.shared = false;
@@ -65,7 +65,7 @@ std::vector<uint64_t> SlotTable::ResetAfterFailure(int32_t slot, uint64_t genera
 void SlotTable::CutToConfirmed(int32_t slot, wire::KvEdit::Kind kind) {
   Slot& s = slots_[slot];
   s.tokens.resize(s.confirmed);
-  s.drafted = 0;
+  s.drafts.clear();
   s.chunked = std::min(s.chunked, s.confirmed);
   AddEdit(kind, slot)->set_begin(static_cast<int32_t>(s.confirmed));
   ++s.generation;
@@ -77,6 +77,13 @@ void SlotTable::RollBack(int32_t slot) {
 }
 
 void SlotTable::Rewind(int32_t slot) { CutToConfirmed(slot, wire::KvEdit::REWIND); }
+
+SlotTable::DraftOrigin SlotTable::AcceptDraft(int32_t slot) {
+  std::vector<DraftOrigin>& drafts = slots_[slot].drafts;
+  const DraftOrigin origin = drafts.front();
+  drafts.erase(drafts.begin());
+  return origin;
+}
 
 bool SlotTable::HasRoomForDraft() const {
   const auto owners = static_cast<uint64_t>(
@@ -98,7 +105,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   Slot& s = slots_[slot];
   s.tokens = slots_[from].tokens;
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
-  s.drafted = 0;  // those of `from` are behind what is taken of it
+  s.drafts.clear();  // those of `from` are behind what is taken of it
   s.chunked = slots_[from].chunked;
   s.shifted = slots_[from].shifted;
   s.shared = slots_[from].shared = true;
@@ -126,9 +133,10 @@ void SlotTable::Confirm(int32_t slot, uint64_t generation, uint32_t length) {
 
 void SlotTable::Release(int32_t slot, bool keep) {
   Slot& s = slots_[slot];
-  if (s.drafted > 0) {
+  if (!s.drafts.empty()) {
     // The rows before them may be in flight: the slot stays what it is for their results.
-    s.tokens.resize(s.tokens.size() - std::exchange(s.drafted, 0));
+    s.tokens.resize(s.tokens.size() - s.drafts.size());
+    s.drafts.clear();
     AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.tokens.size()));
   }
   s.owner = 0;

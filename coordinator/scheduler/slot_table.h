@@ -24,10 +24,14 @@ class SlotTable {
   // Free for the tokens of each sequence while a draft stands in the caches.
   static constexpr uint32_t kCellsForOthers = 16;
 
+  // Indexes of DraftsByDrafter and DraftsByDepth.
+  struct DraftOrigin {
+    size_t drafter = 0;
+    size_t depth = 0;
+  };
   struct Slot {
     std::vector<int32_t> tokens;  // the contents once every step formed so far is done
     uint32_t confirmed = 0;       // so many of `tokens` are in all stages
-    uint32_t drafted = 0;         // so many at the end of `tokens` are drafts, none confirmed
     uint32_t chunked = 0;         // so many of `tokens` were fed in chunks of ExactChunk()
     uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
     uint64_t owner = 0;           // a request; 0: none, and `tokens` are kept
@@ -42,6 +46,7 @@ class SlotTable {
     bool may_shift = false;  // its owner's context may: the slot is not copied from or to
     uint64_t used = 0;       // rises; the slot with the least is the least recently used
     std::pair<int32_t, uint64_t> copied_from = {-1, 0};  // slot, its generation
+    std::vector<DraftOrigin> drafts;  // of as many at the end of `tokens`, none confirmed
   };
 
   SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy);
@@ -64,14 +69,14 @@ class SlotTable {
   // Rows that the step being formed feeds. REQUIRES: no draft stands before them.
   void Append(int32_t slot, int32_t token) { slots_[slot].tokens.push_back(token); }
   // The same of a draft of what follows. REQUIRES: the cache can rewind, HasRoomForDraft().
-  void AppendDraft(int32_t slot, int32_t token) {
+  void AppendDraft(int32_t slot, int32_t token, DraftOrigin origin) {
     Append(slot, token);
-    ++slots_[slot].drafted;
+    slots_[slot].drafts.push_back(origin);
   }
   // Whether there is a cell for one more position, and each owner keeps kCellsForOthers besides.
   bool HasRoomForDraft() const;
-  // The first draft of the slot is right.
-  void AcceptDraft(int32_t slot) { --slots_[slot].drafted; }
+  // The first draft of the slot is right. Returns its origin.
+  DraftOrigin AcceptDraft(int32_t slot);
   // Forgets all drafts, the first of which is wrong; the sequence stays open. REQUIRES: all before
   // them is confirmed.
   void Rewind(int32_t slot);

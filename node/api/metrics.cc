@@ -101,6 +101,14 @@ Labels OfStage(const ModelStats& model, size_t stage) {
   return labels;
 }
 
+// Of a class of kDraftDepths: "1", "3-4", "9-".
+std::string DepthText(size_t depth) {
+  const uint32_t first = depth == 0 ? 1 : kDraftDepths[depth - 1] + 1;
+  if (depth == kDraftDepths.size()) return absl::StrCat(first, "-");
+  return kDraftDepths[depth] == first ? absl::StrCat(first)
+                                      : absl::StrCat(first, "-", kDraftDepths[depth]);
+}
+
 // The metrics of the coordinator's models.
 class ModelPage {
  public:
@@ -118,6 +126,20 @@ class ModelPage {
     Models(name, type, help, [field](const ModelStats& model) {
       return static_cast<double>(model.scheduler.*field);
     });
+  }
+  void Drafts(const char* name, const char* help, uint64_t DraftCounts::* field) {
+    if (models_.empty()) return;
+    page_->Family(name, kCounter, help);
+    for (const ModelStats& model : models_) {
+      for (size_t i = 0; i < kDrafterNames.size(); ++i) {
+        for (size_t depth = 0; depth <= kDraftDepths.size(); ++depth) {
+          Labels labels = OfModel(model);
+          labels.push_back({"drafter", kDrafterNames[i]});
+          labels.push_back({"depth", DepthText(depth)});
+          page_->Sample(labels, static_cast<double>(model.scheduler.drafts[i][depth].*field));
+        }
+      }
+    }
   }
   using OfStageFn = std::function<double(const ModelStats&, size_t stage)>;
   void Stages(const char* name, const char* type, const char* help, const OfStageFn& value) {
@@ -209,10 +231,10 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
                &SchedulerStats::steps_failed);
   of.StepRows();
   of.Scheduler("strata_tokens_total", kCounter, "Tokens generated.", &SchedulerStats::tokens);
-  of.Scheduler("strata_draft_tokens_total", kCounter, "Draft tokens that stages computed.",
-               &SchedulerStats::draft_tokens);
-  of.Scheduler("strata_accepted_tokens_total", kCounter, "Draft tokens that were accepted.",
-               &SchedulerStats::accepted_tokens);
+  of.Drafts("strata_draft_tokens_total",
+            "Draft tokens that stages computed, by drafter and place behind the last token.",
+            &DraftCounts::computed);
+  of.Drafts("strata_accepted_tokens_total", "Of those, the accepted ones.", &DraftCounts::accepted);
   of.Scheduler("strata_prompt_tokens_total", kCounter, "Tokens of prompts.",
                &SchedulerStats::prompt_tokens);
   of.Scheduler("strata_prompt_tokens_cached_total", kCounter,

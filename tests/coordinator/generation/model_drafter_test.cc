@@ -101,8 +101,9 @@ TEST_F(ModelDrafterTest, TheSameModelDraftsRightlyAlsoWhereItDraws) {
   Serving serving(Cut({1, 2}), WithDraft(draft.engine));
   ExpectEqual(Generate(&serving), Plain());
   const SchedulerStats stats = serving.engine->Stats();
-  EXPECT_GT(stats.draft_tokens, 20u);
-  EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens);
+  EXPECT_GT(stats.draft_tokens(), 20u);
+  EXPECT_EQ(stats.accepted_tokens(), stats.draft_tokens());
+  EXPECT_EQ(stats.drafts[0][0].computed, 0u);  // all are the model's
   // Each continuation goes on from the cache of the one before.
   const SchedulerStats drafts = draft.engine->Stats();
   EXPECT_LT(drafts.prompt_tokens - drafts.cached_tokens, 2 * 4 * 30u);
@@ -115,7 +116,7 @@ TEST_F(ModelDrafterTest, AnotherModelChangesNothing) {
   Serving serving(Cut({1, 2}), WithDraft(draft.engine));
   ExpectEqual(Generate(&serving), Plain());
   const SchedulerStats stats = serving.engine->Stats();
-  EXPECT_GT(stats.draft_tokens, stats.accepted_tokens);
+  EXPECT_GT(stats.draft_tokens(), stats.accepted_tokens());
 }
 
 TEST_F(ModelDrafterTest, ItsLossIsNoError) {
@@ -132,7 +133,7 @@ TEST_F(ModelDrafterTest, ItsLossIsNoError) {
 TEST_F(ModelDrafterTest, WhereItIsNotLoadedItIsLookedForNowAndThen) {
   Serving serving(Cut({1, 2}), WithDraft(nullptr));
   ExpectEqual(Generate(&serving), Plain());
-  EXPECT_EQ(serving.engine->Stats().draft_tokens, 0u);
+  EXPECT_EQ(serving.engine->Stats().draft_tokens(), 0u);
   EXPECT_GE(finds_, 4);
   EXPECT_LE(finds_, 4 * 5);
 }

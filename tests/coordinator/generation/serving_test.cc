@@ -163,8 +163,8 @@ TEST_P(ServingTest, DraftsChangeNothing) {
   const SchedulerStats stats = serving.engine->Stats();
   EXPECT_EQ(stats.steps_failed, 0);
   const bool can = GetParam().model == "llama";  // others have states, windows, or one stage
-  EXPECT_EQ(stats.accepted_tokens > 60, can) << stats.accepted_tokens;
-  EXPECT_EQ(stats.draft_tokens > stats.accepted_tokens, can) << stats.draft_tokens;
+  EXPECT_EQ(stats.accepted_tokens() > 60, can) << stats.accepted_tokens();
+  EXPECT_EQ(stats.draft_tokens() > stats.accepted_tokens(), can) << stats.draft_tokens();
 }
 
 TEST_P(ServingTest, TheNextTurnIsFedOnlyWhatIsNew) {

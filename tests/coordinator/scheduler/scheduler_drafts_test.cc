@@ -72,10 +72,14 @@ TEST(SchedulerDrafts, RightOnesKeepAllStagesBusy) {
     const PipelineFacts facts = RewindFacts(n_stages);
     const Timed plain = RunOne(facts, {}, nullptr);
     const Timed drafted = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/true));
-    EXPECT_EQ(plain.stats.draft_tokens, 0u);
+    EXPECT_EQ(plain.stats.draft_tokens(), 0u);
     // All but those of a trial without.
-    EXPECT_GE(drafted.stats.accepted_tokens, 75u);
-    EXPECT_EQ(drafted.stats.accepted_tokens, drafted.stats.draft_tokens);
+    EXPECT_GE(drafted.stats.accepted_tokens(), 75u);
+    EXPECT_EQ(drafted.stats.accepted_tokens(), drafted.stats.draft_tokens());
+    const DraftsByDepth& by_depth = drafted.stats.drafts[0];
+    EXPECT_GT(by_depth[0].accepted + by_depth[1].accepted, 0u);
+    EXPECT_EQ(by_depth[1].accepted > 0, n_stages > 2);  // the second draft needs a third stage
+    EXPECT_EQ(by_depth[4].computed, 0u);
     EXPECT_LT(drafted.us * n_stages, plain.us * (1.1 + 0.15 * n_stages));
   }
 }
@@ -86,8 +90,8 @@ TEST(SchedulerDrafts, WrongOnesCostNoTime) {
     const PipelineFacts facts = RewindFacts(n_stages);
     const Timed plain = RunOne(facts, {}, nullptr);
     const Timed drafted = RunOne(facts, {}, MakeDrafter(facts, /*is_right=*/false));
-    EXPECT_EQ(drafted.stats.accepted_tokens, 0u);
-    EXPECT_GT(drafted.stats.draft_tokens, 70u);
+    EXPECT_EQ(drafted.stats.accepted_tokens(), 0u);
+    EXPECT_GT(drafted.stats.draft_tokens(), 70u);
     EXPECT_EQ(drafted.us, plain.us);
   }
 }
@@ -101,22 +105,22 @@ TEST(SchedulerDrafts, EndWhereTheyDoNotPay) {
   const Timed drafted = RunOne(facts, costs, MakeDrafter(facts, /*is_right=*/false), 230);
   EXPECT_GT(drafted.us, plain.us);
   EXPECT_LT(drafted.us, plain.us * 1.2);
-  EXPECT_GT(drafted.stats.draft_tokens, 10u);
-  EXPECT_LT(drafted.stats.draft_tokens, 60u);
+  EXPECT_GT(drafted.stats.draft_tokens(), 10u);
+  EXPECT_LT(drafted.stats.draft_tokens(), 60u);
 }
 
 TEST(SchedulerDrafts, NoneWhereNoStageIsIdleOrTheCacheCannotForget) {
   const PipelineFacts one = RewindFacts(1);
-  EXPECT_EQ(RunOne(one, {}, MakeDrafter(one, true)).stats.draft_tokens, 0u);
+  EXPECT_EQ(RunOne(one, {}, MakeDrafter(one, true)).stats.draft_tokens(), 0u);
   const PipelineFacts fixed = Facts(3);
-  EXPECT_EQ(RunOne(fixed, {}, MakeDrafter(fixed, true)).stats.draft_tokens, 0u);
+  EXPECT_EQ(RunOne(fixed, {}, MakeDrafter(fixed, true)).stats.draft_tokens(), 0u);
   // As many requests as stages.
   const PipelineFacts two = RewindFacts(2);
   SchedulerSim sim(two, {}, {}, MakeDrafter(two, false));
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(sim.Add(MakeRequest(Tokens(10, 20), 100)).ok());
   while (!sim.seen[1].end && !sim.seen[2].end && sim.Next()) {
   }
-  EXPECT_EQ(sim.scheduler.Stats().draft_tokens, 0u);
+  EXPECT_EQ(sim.scheduler.Stats().draft_tokens(), 0u);
 }
 
 TEST(SchedulerDrafts, ARequestMayForbidThem) {
@@ -126,7 +130,7 @@ TEST(SchedulerDrafts, ARequestMayForbidThem) {
   SchedulerSim sim(facts, {}, {}, MakeDrafter(facts, true));
   ASSERT_TRUE(sim.Add(request).ok());
   sim.RunToEnd();
-  EXPECT_EQ(sim.scheduler.Stats().draft_tokens, 0u);
+  EXPECT_EQ(sim.scheduler.Stats().draft_tokens(), 0u);
 }
 
 // Its first step waits for the one that the first stage computes, and for no others.
@@ -185,7 +189,7 @@ TEST(SchedulerDrafts, TakeOnlyCellsThatNobodyNeeds) {
     sim.RunToEnd();
     EXPECT_EQ(sim.scheduler.Stats().preemptions, 0u);
     EXPECT_EQ(sim.scheduler.Stats().kv_cells_kept, 200u);
-    EXPECT_EQ(sim.scheduler.Stats().draft_tokens > 50, drafts);
+    EXPECT_EQ(sim.scheduler.Stats().draft_tokens() > 50, drafts);
     sim.ExpectRequestsAsAlone();
     EXPECT_EQ(sim.stages->mismatches(), 0);
   }
