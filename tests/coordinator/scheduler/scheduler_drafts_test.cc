@@ -79,7 +79,7 @@ TEST(SchedulerDrafts, RightOnesKeepAllStagesBusy) {
     const DraftsByDepth& by_depth = drafted.stats.drafts[0];
     EXPECT_GT(by_depth[0].accepted + by_depth[1].accepted, 0u);
     EXPECT_EQ(by_depth[1].accepted > 0, n_stages > 2);  // the second draft needs a third stage
-    EXPECT_EQ(by_depth[4].computed, 0u);
+    EXPECT_EQ(by_depth[4].accepted > 0, n_stages > 4);
     EXPECT_LT(drafted.us * n_stages, plain.us * (1.1 + 0.15 * n_stages));
   }
 }
