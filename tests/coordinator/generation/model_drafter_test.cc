@@ -51,7 +51,7 @@ class ModelDrafterTest : public ::testing::Test {
   static constexpr uint32_t kTokens = 40;
 
   // Three stages whose draft model is `draft`'s; null: it is not loaded.
-  GenerationEngineOptions WithDraft(std::shared_ptr<GenerationEngine> draft) {
+  GenerationEngineOptions WithDraft(const std::shared_ptr<GenerationEngine>& draft) {
     GenerationEngineOptions options;
     options.policy = {.chunk_tokens = 16, .speculation = wire::SPECULATION_DRAFT};
     options.model_drafter = [this, draft](std::function<void()> on_drafted) {
