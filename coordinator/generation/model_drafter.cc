@@ -14,7 +14,8 @@ namespace {
 constexpr uint32_t kTokensAtATime = 4;
 // Fewer drafts than this ahead: more are generated.
 constexpr size_t kTokensAhead = 4;
-// A draft model that is too slow, or is not there, is asked again after so many tokens.
+// After so many continuations in a row that came too late, or not at all, the draft model is asked
+// again behind so many tokens.
 constexpr uint32_t kUselessMax = 4;
 constexpr size_t kPauseTokens = 64;
 
@@ -90,6 +91,10 @@ class ModelDrafter::Continuation final : public GenerationListener {
   std::vector<int32_t> tokens() const {
     MutexLock lock(&mu_);
     return tokens_;
+  }
+  bool asks() const {
+    MutexLock lock(&mu_);
+    return asks_;
   }
   bool can_go_on() const {
     MutexLock lock(&mu_);
@@ -173,6 +178,7 @@ std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const in
     const bool is_right =
         std::equal(known.begin(), known.begin() + static_cast<ptrdiff_t>(n), tokens.begin());
     if (is_right && tokens.size() >= known.size()) {
+      if (tokens.size() > known.size()) state.useless = 0;
       const auto ahead = absl::MakeConstSpan(tokens).subspan(known.size());
       if (ahead.size() < drafts.size() + kTokensAhead && state.continuation->can_go_on()) {
         Ask(state);
@@ -181,7 +187,9 @@ std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const in
                            std::equal(drafts.begin(), drafts.end(), ahead.begin());
       return is_next ? std::optional(ahead[drafts.size()]) : std::nullopt;
     }
-    state.useless = tokens.empty() ? state.useless + 1 : 0;
+    // It comes too late, but the next one will go on from its cache: say, behind a long prompt.
+    if (is_right && state.continuation->asks()) return std::nullopt;
+    state.useless = tokens.empty() || is_right ? state.useless + 1 : 0;
     if (state.useless >= kUselessMax) {
       state.useless = 0;
       state.pause_until = state.tokens.size() + kPauseTokens;

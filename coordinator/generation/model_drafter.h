@@ -47,7 +47,7 @@ class ModelDrafter final : public Drafter {
     size_t prompt_tokens = 0;
     wire::SamplerSettings sampler;
     std::shared_ptr<Continuation> continuation;  // shared with the draft model's engine; null: none
-    uint32_t useless = 0;    // continuations in a row that gave no token in time
+    uint32_t useless = 0;    // continuations in a row that came too late
     size_t pause_until = 0;  // length of the sequence
   };
   // Asks the draft model for the next tokens of the continuation.

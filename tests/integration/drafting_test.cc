@@ -21,7 +21,7 @@ class Drafting : public testing::TwoNodes {
  protected:
   void SetUp() override {
     const std::string command =
-        absl::StrCat("python3 ", STRATA_HEAVY_MODEL, " ", STRATA_DEMO_MODEL, " ", heavy_, " 0.05");
+        absl::StrCat("python3 ", STRATA_HEAVY_MODEL, " ", STRATA_DEMO_MODEL, " ", heavy_, " 0.1");
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
   }
@@ -29,7 +29,7 @@ class Drafting : public testing::TwoNodes {
   Json Complete(size_t node, const std::string& speculate = "") {
     Json request = {{"model", "Strata demo, heavy"},
                     {"prompt", "The ship"},
-                    {"max_tokens", 60},
+                    {"max_tokens", 200},
                     {"temperature", 0.8},
                     {"seed", 7},
                     {"ignore_eos", true}};
