@@ -92,8 +92,9 @@ class Coordinator {
     std::string refused;   // ClusterRuntime::WhyRefused()
   };
   Leadership leadership();  // blocks until the loop answers
-  absl::Status
-  CheckLeadership();  // the same; if it is another node's, kUnavailable and AsLeaderChanged()
+  // OK: it is this node's. kUnavailable: it is another's, or this node stops; AsLeaderChanged() if
+  // another one has it or will.
+  absl::Status CheckLeadership();
 
   // The report of all nodes, or of those with the ids in `only`, 16 bytes each, if there are any;
   // on any node. Blocks.

@@ -79,7 +79,10 @@ Coordinator::Leadership Coordinator::leadership() {
 }
 
 absl::Status Coordinator::CheckLeadership() {
-  return leadership().mine ? absl::OkStatus() : NotCoordinating();
+  if (!leadership().mine) return NotCoordinating();
+  // Its models are gone before the others know that another node coordinates.
+  absl::MutexLock lock(mu_);
+  return stopping_ ? Stopping() : absl::OkStatus();
 }
 
 absl::Status Coordinator::MayGoOn(const OperationContext& caller) {
