@@ -254,5 +254,17 @@ TEST_F(GatewayTest, HealthIsWellOnceANodeCoordinates) {
   EXPECT_EQ(nlohmann::json::parse(health->response.body, nullptr, false)["coordinates"], true);
 }
 
+// Whoever asks then does not take the end of what it stops for an answer.
+TEST_F(GatewayTest, ANodeThatStopsDoesNotCoordinate) {
+  Start(absl::InfiniteDuration());
+  const auto listener = std::make_shared<Listener>();
+  gateway_->Generate({}, listener, {});
+  loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
+  listener->ended.WaitForNotification();
+  EXPECT_EQ(coordinator_->CheckLeadership(), absl::OkStatus());
+  coordinator_->StopCalls();
+  EXPECT_THAT(coordinator_->CheckLeadership(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
 }  // namespace
 }  // namespace strata
