@@ -21,19 +21,21 @@ constexpr size_t kPauseTokens = 64;
 
 }  // namespace
 
-// What the draft model generates behind a sequence. Owned by the drafter and by what it waits for.
-class ModelDrafter::Continuation final : public GenerationListener {
+// A continuation: tokens that the draft model generates behind a sequence. Owned by the drafter and
+// by what it waits for.
+class ModelDrafter::Continuation final : public GenerationListener,
+                                         public std::enable_shared_from_this<Continuation> {
  public:
   Continuation(std::shared_ptr<const Options> options, size_t begin)
       : begin_(begin), options_(std::move(options)) {}
 
-  // Generates behind `request`'s tokens. REQUIRES: it can_go_on().
-  static void Ask(const std::shared_ptr<Continuation>& self, GenerationRequest request) {
+  // Generates behind `request`'s tokens. REQUIRES: neither `asks` nor `ended` of progress().
+  void Ask(GenerationRequest request) {
     {
-      MutexLock lock(&self->mu_);
-      self->asks_ = true;
+      MutexLock lock(&mu_);
+      progress_.asks = true;
     }
-    self->options_->post([self, request = std::move(request)]() mutable {
+    options_->post([self = shared_from_this(), request = std::move(request)]() mutable {
       if (!self->is_wanted()) return;
       const std::shared_ptr<GenerationEngine> engine = self->options_->find();
       absl::StatusOr<uint64_t> id = absl::UnavailableError("no draft model");
@@ -43,9 +45,9 @@ class ModelDrafter::Continuation final : public GenerationListener {
         MutexLock lock(&self->mu_);
         wanted = self->is_wanted_;
         if (!id.ok()) {
-          self->asks_ = false;
-          self->ended_ = true;
-        } else if (self->asks_) {  // it has not ended already
+          self->progress_.asks = false;
+          self->progress_.ended = true;
+        } else if (self->progress_.asks) {  // it has not ended already
           self->engine_ = engine;
           self->id_ = *id;
         }
@@ -55,24 +57,24 @@ class ModelDrafter::Continuation final : public GenerationListener {
   }
 
   // No token is wanted any more.
-  static void Abandon(const std::shared_ptr<Continuation>& self) {
+  void Abandon() {
     std::shared_ptr<GenerationEngine> engine;
     uint64_t id = 0;
     {
-      MutexLock lock(&self->mu_);
-      self->is_wanted_ = false;
-      engine = std::move(self->engine_);
-      id = self->id_;
+      MutexLock lock(&mu_);
+      is_wanted_ = false;
+      engine = std::move(engine_);
+      id = id_;
     }
     if (engine == nullptr) return;
-    self->options_->post([engine = std::move(engine), id] { engine->Finish(id); });
+    options_->post([engine = std::move(engine), id] { engine->Finish(id); });
   }
 
   void OnToken(const wire::SampledToken& token) override {
     {
       MutexLock lock(&mu_);
       if (!is_wanted_) return;
-      tokens_.push_back(token.token());
+      progress_.tokens.push_back(token.token());
     }
     options_->on_drafted();
   }
@@ -80,25 +82,22 @@ class ModelDrafter::Continuation final : public GenerationListener {
     {
       MutexLock lock(&mu_);
       engine_.reset();
-      asks_ = false;
-      ended_ = !status.ok() || reason != FinishReason::kLength;
+      progress_.asks = false;
+      progress_.ended = !status.ok() || reason != FinishReason::kLength;
       if (!is_wanted_) return;
     }
     options_->on_drafted();
   }
 
   size_t begin() const { return begin_; }  // the length of the sequence before its first token
-  std::vector<int32_t> tokens() const {
+  struct Progress {
+    std::vector<int32_t> tokens;
+    bool asks = false;   // for more
+    bool ended = false;  // nothing follows them
+  };
+  Progress progress() const {
     MutexLock lock(&mu_);
-    return tokens_;
-  }
-  bool asks() const {
-    MutexLock lock(&mu_);
-    return asks_;
-  }
-  bool can_go_on() const {
-    MutexLock lock(&mu_);
-    return !asks_ && !ended_;
+    return progress_;
   }
 
  private:
@@ -110,9 +109,7 @@ class ModelDrafter::Continuation final : public GenerationListener {
   const size_t begin_;
   const std::shared_ptr<const Options> options_;
   mutable Mutex mu_;
-  std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mu_);
-  bool asks_ ABSL_GUARDED_BY(mu_) = false;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // nothing follows its tokens
+  Progress progress_ ABSL_GUARDED_BY(mu_);
   bool is_wanted_ ABSL_GUARDED_BY(mu_) = true;
   std::shared_ptr<GenerationEngine> engine_ ABSL_GUARDED_BY(mu_);  // as long as a request is there
   uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;
@@ -150,14 +147,13 @@ void ModelDrafter::End(uint64_t request) {
 
 void ModelDrafter::GiveUp(State* state) {
   if (state->continuation == nullptr) return;
-  Continuation::Abandon(state->continuation);
+  state->continuation->Abandon();
   state->continuation.reset();
 }
 
-void ModelDrafter::Ask(const State& state) {
+void ModelDrafter::Ask(const State& state, absl::Span<const int32_t> drafted) {
   GenerationRequest request;
   request.id = "draft";
-  const std::vector<int32_t> drafted = state.continuation->tokens();
   const auto prompt_end = state.tokens.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
   const auto end = state.tokens.begin() + static_cast<ptrdiff_t>(state.continuation->begin());
   request.prompt.assign(state.tokens.begin(), prompt_end);
@@ -166,13 +162,13 @@ void ModelDrafter::Ask(const State& state) {
   request.tokens_max = static_cast<uint32_t>(request.generated.size()) + kTokensAtATime;
   request.sampler = state.sampler;
   request.speculation = wire::SPECULATION_OFF;
-  Continuation::Ask(state.continuation, std::move(request));
+  state.continuation->Ask(std::move(request));
 }
 
 std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const int32_t> drafts) {
   State& state = states_.at(request);
   if (state.continuation != nullptr) {
-    const std::vector<int32_t> tokens = state.continuation->tokens();
+    const auto [tokens, asks, ended] = state.continuation->progress();
     const auto known = absl::MakeConstSpan(state.tokens).subspan(state.continuation->begin());
     const size_t n = std::min(known.size(), tokens.size());
     const bool is_right =
@@ -180,15 +176,13 @@ std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const in
     if (is_right && tokens.size() >= known.size()) {
       if (tokens.size() > known.size()) state.useless = 0;
       const auto ahead = absl::MakeConstSpan(tokens).subspan(known.size());
-      if (ahead.size() < drafts.size() + kTokensAhead && state.continuation->can_go_on()) {
-        Ask(state);
-      }
+      if (ahead.size() < drafts.size() + kTokensAhead && !asks && !ended) Ask(state, tokens);
       const bool is_next = drafts.size() < ahead.size() &&  // else they are of another drafter
                            std::equal(drafts.begin(), drafts.end(), ahead.begin());
       return is_next ? std::optional(ahead[drafts.size()]) : std::nullopt;
     }
     // It comes too late, but the next one will go on from its cache: say, behind a long prompt.
-    if (is_right && state.continuation->asks()) return std::nullopt;
+    if (is_right && asks) return std::nullopt;
     state.useless = tokens.empty() || is_right ? state.useless + 1 : 0;
     if (state.useless >= kUselessMax) {
       state.useless = 0;
@@ -198,7 +192,7 @@ std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const in
   }
   if (state.tokens.size() < state.pause_until) return std::nullopt;
   state.continuation = std::make_shared<Continuation>(options_, state.tokens.size());
-  Ask(state);
+  Ask(state, {});
   return std::nullopt;
 }
 

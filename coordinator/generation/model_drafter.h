@@ -47,11 +47,11 @@ class ModelDrafter final : public Drafter {
     size_t prompt_tokens = 0;
     wire::SamplerSettings sampler;
     std::shared_ptr<Continuation> continuation;  // shared with the draft model's engine; null: none
-    uint32_t useless = 0;    // continuations in a row that came too late
-    size_t pause_until = 0;  // length of the sequence
+    uint32_t useless = 0;                        // continuations in a row that came too late
+    size_t pause_until = 0;                      // length of the sequence
   };
-  // Asks the draft model for the next tokens of the continuation.
-  void Ask(const State& state);
+  // Asks the draft model for the tokens that follow the `drafted` ones of the continuation.
+  void Ask(const State& state, absl::Span<const int32_t> drafted);
   void GiveUp(State* state);
 
   const std::shared_ptr<const Options> options_;  // shared with continuations
