@@ -107,6 +107,12 @@ wire::PlacementOptions PlacementOptionsOf(const PlanOptions& options) {
   return placement;
 }
 
+absl::StatusOr<std::vector<wire::ModelStatus>> LoadedModels(ModelSession* session) {
+  const auto models = (*session)->ListModels();
+  if (!models.ok()) return session->Explain(models.status());
+  return std::vector<wire::ModelStatus>(models->models().begin(), models->models().end());
+}
+
 class RunSession {
  public:
   explicit RunSession(const RunOptions& options) : options_(options) {}
@@ -129,10 +135,9 @@ class RunSession {
 };
 
 absl::Status RunSession::FindLoaded() {
-  const auto models = session_->ListModels();
-  if (!models.ok()) return session_.Explain(models.status());
-  const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
-  const auto model = FindModel(loaded, meant_);
+  const auto loaded = LoadedModels(&session_);
+  if (!loaded.ok()) return loaded.status();
+  const auto model = FindModel(*loaded, meant_);
   if (model.ok()) report_ = ReportOf(**model);
   return model.status();
 }
@@ -191,42 +196,10 @@ absl::Status RunPlan(const PlanOptions& options) {
 
 namespace {
 
-// The id of the draft model, as requests may name it; it is loaded, if it is not.
-absl::StatusOr<std::string> LoadDraft(const LoadOptions& options, ModelSession* session) {
-  const auto models = (*session)->ListModels();
-  if (!models.ok()) return session->Explain(models.status());
-  const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
-  const auto there = FindModel(loaded, WithoutAlias(options.draft, options.plan.client.data_dir));
-  if (there.ok()) return absl::BytesToHexString((*there)->model_id());
-  PlanOptions plan;
-  plan.client = options.plan.client;
-  plan.model = options.draft;
-  plan.offline = options.plan.offline;
-  plan.whole = options.plan.whole;
-  plan.n_ctx = options.plan.n_ctx;
-  plan.n_seqs = options.plan.n_seqs;
-  plan.exclude = options.plan.exclude;
-  plan.json = options.plan.json;
-  auto source = SourceOf(plan, session);
-  if (!source.ok()) return source.status();
-  wire::LoadModelRequest request;
-  *request.mutable_source() = *std::move(source);
-  *request.mutable_placement() = PlacementOptionsOf(plan);
-  request.set_no_mmap(!options.use_mmap);
-  request.set_allow_mixed_versions(options.allow_mixed_versions);
-  request.set_keep_alive_ms(options.keep_alive_ms);
-  request.set_pinned(options.pinned);
-  const auto draft = LoadFrom(plan, request, session);
-  if (!draft.ok()) return draft.status();
-  return absl::BytesToHexString(draft->model.model_id());
-}
-
-}  // namespace
-
-absl::Status RunLoad(const LoadOptions& options) {
-  ModelSession session;
-  if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
-  auto source = SourceOf(options.plan, &session);
+// Without a draft model.
+absl::StatusOr<wire::LoadModelRequest> LoadRequestOf(const LoadOptions& options,
+                                                     ModelSession* session) {
+  auto source = SourceOf(options.plan, session);
   if (!source.ok()) return source.status();
   wire::LoadModelRequest request;
   *request.mutable_source() = *std::move(source);
@@ -236,13 +209,49 @@ absl::Status RunLoad(const LoadOptions& options) {
   request.set_keep_alive_ms(options.keep_alive_ms);
   request.set_pinned(options.pinned);
   request.set_speculation(options.speculation);
+  if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
+  return request;
+}
+
+// The id of the draft model, as requests may name it; it is loaded, if it is not.
+absl::StatusOr<std::string> LoadDraft(const LoadOptions& options, ModelSession* session) {
+  const auto loaded = LoadedModels(session);
+  if (!loaded.ok()) return loaded.status();
+  const auto there = FindModel(*loaded, WithoutAlias(options.draft, options.plan.client.data_dir));
+  if (there.ok()) return absl::BytesToHexString((*there)->model_id());
+  LoadOptions load;
+  load.plan.client = options.plan.client;
+  load.plan.model = options.draft;
+  load.plan.offline = options.plan.offline;
+  load.plan.whole = options.plan.whole;
+  load.plan.n_ctx = options.plan.n_ctx;
+  load.plan.n_seqs = options.plan.n_seqs;
+  load.plan.exclude = options.plan.exclude;
+  load.plan.json = options.plan.json;
+  load.keep_alive_ms = options.keep_alive_ms;
+  load.pinned = options.pinned;
+  load.use_mmap = options.use_mmap;
+  load.allow_mixed_versions = options.allow_mixed_versions;
+  const auto request = LoadRequestOf(load, session);
+  if (!request.ok()) return request.status();
+  const auto draft = LoadFrom(load.plan, *request, session);
+  if (!draft.ok()) return draft.status();
+  return absl::BytesToHexString(draft->model.model_id());
+}
+
+}  // namespace
+
+absl::Status RunLoad(const LoadOptions& options) {
+  ModelSession session;
+  if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
+  auto request = LoadRequestOf(options, &session);
+  if (!request.ok()) return request.status();
   if (!options.draft.empty()) {
     auto draft = LoadDraft(options, &session);
     if (!draft.ok()) return draft.status();
-    request.set_draft(*std::move(draft));
+    request->set_draft(*std::move(draft));
   }
-  if (auto s = SetChatTemplate(options.chat_template, &request); !s.ok()) return s;
-  const auto loaded = LoadFrom(options.plan, request, &session);
+  const auto loaded = LoadFrom(options.plan, *request, &session);
   if (!loaded.ok()) return loaded.status();
   const wire::ModelStatus& model = loaded->model;
   const ChatSupport chat = CheckTemplate(
