@@ -34,7 +34,7 @@ struct GenerationEngine::State {
 
   const SchedulerPolicy policy;
   const Clock* const clock;
-  const decltype(GenerationEngineOptions::model_drafter) model_drafter;
+  const MakeModelDrafter model_drafter;
 
   mutable Mutex mu;
   CondVar changed;

@@ -52,11 +52,13 @@ class GenerationListener {
   virtual void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) = 0;
 };
 
+// Makes the drafter of a draft model; `on_drafted` as of ModelDrafter::Options.
+using MakeModelDrafter = std::function<std::unique_ptr<Drafter>(std::function<void()> on_drafted)>;
+
 struct GenerationEngineOptions {
   SchedulerPolicy policy;
-  const Clock* clock = nullptr;  // outlives the engine; null: the machine's
-  // Makes a drafter of a draft model, which calls `on_drafted` as of ModelDrafter; null: none.
-  std::function<std::unique_ptr<Drafter>(std::function<void()> on_drafted)> model_drafter;
+  const Clock* clock = nullptr;    // outlives the engine; null: the machine's
+  MakeModelDrafter model_drafter;  // null: there is no draft model
 };
 
 class GenerationEngine final : public Pipeline::Listener {

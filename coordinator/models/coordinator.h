@@ -263,8 +263,8 @@ class Coordinator {
   bool RebalanceOne(const DeploymentPtr& model);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Of the draft model of `model`, by name or id; empty: none.
-  decltype(GenerationEngineOptions::model_drafter) DrafterFor(
-      const std::string& draft, const std::shared_ptr<const ModelFile>& model);
+  MakeModelDrafter DrafterFor(const std::string& draft,
+                              const std::shared_ptr<const ModelFile>& model);
   void RunRecoveryLoop();  // thread
   void Recover(const DeploymentPtr& lost);
   // False: a model that serves had to be recovered first.

@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "coordinator/generation/model_drafter.h"
 #include "coordinator/models/coordinator.h"
+#include "coordinator/models/draft_model.h"
 #include "coordinator/models/load_retries.h"
 #include "coordinator/request/request_status.h"
 #include "transport/base/steady_time.h"
@@ -135,6 +137,96 @@ std::vector<CapacityLimit> Coordinator::ExcludedDevices(const std::string& model
   absl::MutexLock lock(mu_);
   const auto found = excluded_devices_.find(model_id);
   return found == excluded_devices_.end() ? std::vector<CapacityLimit>() : found->second;
+}
+
+absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadModelRequest& request) {
+  auto epoch = NextEpoch();
+  if (!epoch.ok()) return epoch.status();
+  Deployment::Options options;
+  options.epoch = *std::move(epoch);
+  options.request = request;
+  options.self_node = options_.node_id;
+  options.listen_host = options_.listen_host;
+  options.gone = [this](const std::string& node) { return IsGone(node); };
+  options.self_tests = options_.self_tests;
+  options.broken = [this] {
+    absl::MutexLock lock(mu_);
+    recovery_.OnLost();
+  };
+  return options;
+}
+
+MakeModelDrafter Coordinator::DrafterFor(const std::string& draft,
+                                         const std::shared_ptr<const ModelFile>& model) {
+  if (draft.empty()) return nullptr;
+  // It is called on the loop's thread alone.
+  const auto find = [this, draft, model, checked = std::weak_ptr<const ModelFile>()]() mutable {
+    std::shared_ptr<GenerationEngine> engine;
+    std::shared_ptr<const ModelFile> file;
+    {
+      absl::MutexLock lock(mu_);
+      const auto found = models_.Find(draft);  // not kept: a deployment's end blocks
+      if (!found.ok()) return engine;
+      engine = (*found)->engine();
+      file = (*found)->planned().model;
+    }
+    if (checked.lock() != file) {
+      if (!CheckDraftModel(*model, *file).ok()) return std::shared_ptr<GenerationEngine>();
+      checked = file;
+    }
+    return engine;
+  };
+  return [loop = loop_, find](std::function<void()> on_drafted) {
+    return std::make_unique<ModelDrafter>(ModelDrafter::Options{
+        .find = find,
+        .post = [loop](absl::AnyInvocable<void() &&> fn) { loop->Post(std::move(fn)); },
+        .on_drafted = std::move(on_drafted)});
+  };
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
+    std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
+    const DeploymentPtr& instead_of, const OperationContext& caller, LoadFailure* failure) {
+  auto options = OptionsFor(request);
+  if (!options.ok()) return options.status();
+  UnloadStaleStages(planned.get());
+  options->requests_wait = caller.skip_measurement_wait;
+  options->engine.model_drafter = DrafterFor(request.draft(), planned->model);
+  auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_) return absl::UnavailableError("the node is stopping");
+    if (instead_of == nullptr) {
+      models_.Put(deployment);
+    } else if (!models_.Replace(instead_of, deployment)) {
+      return nullptr;
+    }
+  }
+  absl::Status status;
+  if (caller.placed && !caller.placed(StatusOf(deployment))) {
+    status = absl::CancelledError("interrupted");
+  }
+  if (status.ok()) {
+    status = deployment->Load([&](uint32_t stage, const wire::LoadProgress& progress) {
+      return caller.should_continue() && (!caller.progress || caller.progress(stage, progress));
+    });
+  }
+  if (!status.ok()) {
+    failure->limit = CapacityLimitOf(deployment->planned(), status);
+    ExcludeDevice(*deployment, status);
+    if (instead_of != nullptr) {
+      deployment->UnloadForNextPlan(status);
+      if (!IsThere(deployment)) return nullptr;
+      failure->is_unavailable = absl::IsUnavailable(status);
+      failure->in_place = deployment;
+      return status;
+    }
+    const bool was_there =
+        caller.skip_measurement_wait ? Leave(deployment, status) : Remove(deployment, status);
+    failure->is_unavailable = was_there && absl::IsUnavailable(status);
+    return status;
+  }
+  return deployment;
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
