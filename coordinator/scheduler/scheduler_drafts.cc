@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/types/span.h"
 #include "coordinator/scheduler/scheduler_impl.h"
 
@@ -18,10 +17,6 @@ namespace {
 // A failed step stops the pipeline until those behind it are through.
 constexpr uint32_t kDraftsFailedMax = 3;
 constexpr double kLatestDraft = 1.0 / 32;  // weight of the latest outcome
-
-size_t DepthClass(size_t depth) {
-  return static_cast<size_t>(absl::c_lower_bound(kDraftDepths, depth) - kDraftDepths.begin());
-}
 
 }  // namespace
 
@@ -108,7 +103,8 @@ void Scheduler::Impl::AddDraft(Builder* b) {
     b->step.add_sample_rows(0);
     b->step.add_draft_rows(0);
     const SlotTable::DraftOrigin origin = {
-        .drafter = draft->drafter, .depth = DepthClass(slots.slot(r->slot).drafts.size() + 1)};
+        .drafter = draft->drafter,
+        .depth = ClassOf(kDraftDepths, slots.slot(r->slot).drafts.size() + 1)};
     slots.AppendDraft(r->slot, draft->token, origin);
     b->flight.slices.push_back({.request = r->id,
                                 .slot = r->slot,

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,6 +23,12 @@
 #include "coordinator/scheduler/step_costs.h"
 
 namespace strata {
+
+// The class of a value, by the upper ends of all classes but the last.
+template <size_t n>
+size_t ClassOf(const std::array<uint32_t, n>& ends, size_t value) {
+  return static_cast<size_t>(std::lower_bound(ends.begin(), ends.end(), value) - ends.begin());
+}
 
 struct Scheduler::Impl {
   struct Request {

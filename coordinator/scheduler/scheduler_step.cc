@@ -418,9 +418,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   ++stats.steps;
   stats.rows += b.rows();
   stats.cells += b.flight.timing.size.cells;
-  const auto row_class =
-      std::lower_bound(kStepRowsClasses.begin(), kStepRowsClasses.end(), b.rows());
-  ++stats.steps_by_rows[static_cast<size_t>(row_class - kStepRowsClasses.begin())];
+  ++stats.steps_by_rows[ClassOf(kStepRowsClasses, b.rows())];
   in_flight.push_back(std::move(b.flight));
   return std::move(b.step);
 }
