@@ -108,6 +108,13 @@ class GatewayTest : public ::testing::Test {
     server_ = builder.BuildAndStart();
     stub_ = wire::Coordinator::NewStub(server_->InProcessChannel({}));
   }
+  // The node coordinates, and has no models.
+  void Coordinate() {
+    const auto listener = std::make_shared<Listener>();
+    gateway_->Generate({}, listener, {});
+    loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
+    listener->ended.WaitForNotification();
+  }
   void TearDown() override {
     if (server_ != nullptr) server_->Shutdown();
     server_.reset();
@@ -245,22 +252,16 @@ TEST_F(GatewayTest, HealthSaysThatNoNodeCoordinates) {
 
 TEST_F(GatewayTest, HealthIsWellOnceANodeCoordinates) {
   Start(absl::InfiniteDuration());
-  const auto listener = std::make_shared<Listener>();
-  gateway_->Generate({}, listener, {});
-  loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
-  listener->ended.WaitForNotification();
+  Coordinate();
   const auto health = Get("/health");
   EXPECT_EQ(health->response.status, 200);
   EXPECT_EQ(nlohmann::json::parse(health->response.body, nullptr, false)["coordinates"], true);
 }
 
-// Whoever asks then does not take the end of what it stops for an answer.
+// So a caller does not take the end of a lease for an answer.
 TEST_F(GatewayTest, ANodeThatStopsDoesNotCoordinate) {
   Start(absl::InfiniteDuration());
-  const auto listener = std::make_shared<Listener>();
-  gateway_->Generate({}, listener, {});
-  loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
-  listener->ended.WaitForNotification();
+  Coordinate();
   EXPECT_EQ(coordinator_->CheckLeadership(), absl::OkStatus());
   coordinator_->StopCalls();
   EXPECT_THAT(coordinator_->CheckLeadership(), StatusIs(absl::StatusCode::kUnavailable));

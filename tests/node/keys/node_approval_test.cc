@@ -1,23 +1,22 @@
 #include "node/keys/node_approval.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/log/check.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "proto/cluster.grpc.pb.h"
 #include "tests/transport/pairing/pairing_fixture.h"
 #include "transport/pairing/pairing_service.h"
-#include "transport/rpc/grpc_channel.h"
-#include "transport/rpc/grpc_deadline.h"
+#include "transport/rpc/listening_server.h"
 #include "transport/rpc/process_security.h"
 
 namespace strata {
@@ -28,31 +27,27 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-class Server {
- public:
-  Server(grpc::Service* service, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-    grpc::ServerBuilder builder;
-    ConfigureServer(&builder);
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
-    builder.RegisterService(service);
-    server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("127.0.0.1:", port);
-  }
-  ~Server() { Stop(); }
-  const std::string& address() const { return address_; }
-  void Stop() { server_->Shutdown(DeadlineIn(absl::ZeroDuration())); }
+constexpr int64_t kCallMs = 10'000;
 
- private:
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
-};
+std::unique_ptr<ListeningServer> Serve(
+    grpc::Service* service, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  grpc::ServerBuilder builder;
+  builder.RegisterService(service);
+  auto server =
+      ListeningServer::Start({.address = "127.0.0.1:0", .credentials = credentials}, &builder);
+  CHECK_OK(server.status());
+  return *std::move(server);
+}
+std::string AddressOf(const ListeningServer& server) {
+  return absl::StrCat("127.0.0.1:", server.port());
+}
 
 // A machine without a key.
 struct Newcomer {
   testing::TestGuest guest;
   std::unique_ptr<grpc::Service> service = MakePairingService(&guest.guest);
-  Server server{service.get(), grpc::InsecureServerCredentials()};
+  std::unique_ptr<ListeningServer> server = Serve(service.get(), grpc::InsecureServerCredentials());
+  const std::string address = AddressOf(*server);
 };
 
 // A node that knows of one that waits at these addresses.
@@ -74,8 +69,8 @@ class Member final : public wire::Cluster::Service {
   }
 
   absl::Status Approve(const ConfirmCodeFn& confirm) {
-    Server server(this, ProcessServerCredentials());
-    ClusterStub stub(server.address(), 10'000);
+    const auto server = Serve(this, ProcessServerCredentials());
+    ClusterStub stub(AddressOf(*server), kCallMs);
     return ApproveNode(&stub, "newcomer", testing::KnownKey(), confirm);
   }
 
@@ -83,14 +78,14 @@ class Member final : public wire::Cluster::Service {
   const std::vector<std::string> addresses_;
 };
 
-// Whoever answers at another address may have announced it in the node's name.
+// Another machine may have announced its address in the node's name.
 TEST(ApproveNode, AnAnswerIsForTheMachineWhoseCodeWasShown) {
   Newcomer seen, other;
-  Member member({seen.server.address(), other.server.address()});
+  Member member({seen.address, other.address});
   int asked = 0;
   EXPECT_THAT(member.Approve([&](const std::string&) {
     ++asked;
-    seen.server.Stop();
+    seen.server.reset();
     return true;
   }),
               Not(IsOk()));
@@ -101,8 +96,8 @@ TEST(ApproveNode, AnAnswerIsForTheMachineWhoseCodeWasShown) {
 
 TEST(ApproveNode, WhereNobodyAnswersTheNextAddressIsTried) {
   Newcomer gone, there;
-  gone.server.Stop();
-  Member member({gone.server.address(), there.server.address()});
+  gone.server.reset();
+  Member member({gone.address, there.address});
   std::vector<std::string> codes;
   EXPECT_THAT(member.Approve([&](const std::string& code) {
     codes.push_back(code);
