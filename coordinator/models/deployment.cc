@@ -90,6 +90,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     since_ = options_.now();
     if (status.ok()) {
       infos_ = pipeline_->stages();
+      for (wire::StageInfo& info : infos_) info.clear_kv_blocks();  // the scheduler has them
       state_ = wire::ModelStatus::SERVING;
     } else {
       state_ = has_requests ? wire::ModelStatus::RECOVERING : wire::ModelStatus::FAILED;
@@ -530,6 +531,7 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   GenerationRequest generation;
   generation.id = PlainRequestId(request.id());
   generation.client = request.client();
+  generation.cache_scope = CacheScopeOf(request.client());
   generation.tokens_max = request.tokens_max();
   generation.shift_context = request.shift_context();
   generation.keep_tokens = request.keep_tokens();

@@ -17,6 +17,9 @@ enum class FinishReason { kLength, kEndOfGeneration, kCancelled };
 struct GenerationRequest {
   std::string id;      // for people and logs; need not be unique
   std::string client;  // the unit of fair sharing; may be empty
+  // Requests of other scopes neither use what the caches keep of this one, nor find out by its
+  // absence what it was.
+  std::string cache_scope;
   std::vector<int32_t> prompt;
   uint32_t tokens_max = 128;
   wire::SamplerSettings sampler;
@@ -67,6 +70,11 @@ struct GenerationUsage {
   std::vector<StageTotal> decode_stages;
   std::optional<int32_t> end_token;  // that ended the generation; not shown
 };
+
+// Of a client with a token it is the token's, others share one.
+std::string CacheScopeOf(absl::string_view client);
+// The client of a token is this with the token's name; no address begins so.
+inline constexpr absl::string_view kTokenClient = "token ";
 
 // As people write it: "auto", "off", "ngram", "draft".
 const char* SpeculationName(wire::Speculation speculation);

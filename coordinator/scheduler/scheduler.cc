@@ -45,6 +45,7 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
   facts.n_vocab = stages[0].n_vocab();
   facts.cache.checkpoint = facts.cache.rewind = true;
   facts.n_checkpoints = stages[0].checkpoints();
+  facts.kv_blocks_max = stages[0].kv_blocks_max();
   for (const wire::StageInfo& stage : stages) {
     if (stage.n_ctx() == 0 || stage.n_seq_max() == 0 || stage.n_batch() == 0) {
       return absl::InvalidArgumentError(
@@ -66,6 +67,8 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
       facts.kv_cells =
           facts.kv_cells == 0 ? stage.kv_cells() : std::min(facts.kv_cells, stage.kv_cells());
     }
+    facts.kv_blocks_max = std::min(facts.kv_blocks_max, stage.kv_blocks_max());
+    facts.kv_blocks.push_back(SplitKvNames(stage.kv_blocks()));
     const uint32_t window = stage.cache().window_tokens();
     uint32_t& smallest = facts.cache.window_tokens;
     if (window != 0) smallest = smallest == 0 ? window : std::min(smallest, window);
@@ -143,6 +146,7 @@ void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason,
                           int64_t now_us) {
   Request& r = requests.at(id);
   if (r.slot >= 0) {
+    if (leave == Leave::kKeep) slots.Store(r.slot);
     slots.Release(r.slot, leave == Leave::kKeep);
     std::erase(running, id);
     const auto took_us = static_cast<double>(now_us - r.admitted_us);
@@ -192,6 +196,8 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
   TakeTimings(result, flight);
   ObserveRoundTrip(result, flight, now_us);
   for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
+  slots.ConfirmStore(flight.stored);
+  slots.ForgetBlocks(SplitKvNames(result.lost_blocks()));
   stats.checkpoints_used += flight.restored.size();
   int next_token = 0;
   for (const BatchSlice& slice : flight.slices) {
@@ -437,6 +443,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.running = static_cast<uint32_t>(impl_->running.size());
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();
+  stats.kv_blocks = impl_->slots.n_blocks();
   stats.steps_in_flight = static_cast<uint32_t>(impl_->in_flight.size());
   stats.drafts_in_flight = stats.steps_in_flight - impl_->n_in_flight();
   stats.kv_cells = impl_->slots.cells_max();

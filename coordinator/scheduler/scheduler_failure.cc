@@ -26,6 +26,8 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
   for (const auto* saves : {&flight.saved, &flight.restored}) {
     for (const auto& [checkpoint, save] : *saves) slots.ForgetSave(checkpoint, save);
   }
+  slots.ForgetBlocks(flight.loaded);
+  slots.ForgetUnconfirmedBlocks();
   for (const BatchSlice& slice : flight.slices) slots.ForgetSavesOf(slice.slot);
   for (const auto& edited : flight.edited) slots.ForgetSavesOf(edited.first);
   // Slots of an older generation have been started anew by edits that follow this step.

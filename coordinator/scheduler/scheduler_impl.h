@@ -36,6 +36,7 @@ struct Scheduler::Impl {
     GenerationRequest input;
     std::vector<int32_t> tokens;  // prompt, generated
     std::vector<float> mu;        // mirostat's running value after each generated token
+    std::vector<KvName> blocks;   // of `tokens` when they were last needed
     uint32_t tokens_left = 0;
     // Behind the first `keep` tokens, position in the sequence minus position in the KV cache:
     // rises when its context is shifted, and is 0 again when its KV is lost.
@@ -107,6 +108,7 @@ struct Scheduler::Impl {
     // Checkpoint and the number of its save: those that the step saves, and those it restores.
     std::vector<std::pair<uint32_t, uint64_t>> saved;
     std::vector<std::pair<uint32_t, uint64_t>> restored;
+    std::vector<KvName> stored, loaded;  // blocks
   };
 
   Impl(const PipelineFacts& pipeline, SchedulerPolicy how)
@@ -169,6 +171,7 @@ struct Scheduler::Impl {
       step.add_positions(static_cast<int32_t>(position));
       step.add_slots(slot);
     }
+    void AddEdit(wire::KvEdit edit, const SlotTable& slots);
     bool Has(uint64_t request) const {
       return std::any_of(flight.slices.begin(), flight.slices.end(),
                          [&](const BatchSlice& slice) { return slice.request == request; });
@@ -177,6 +180,8 @@ struct Scheduler::Impl {
   std::optional<wire::Step> NextStep(int64_t now_us);
   void Admit(int64_t now_us);
   bool Place(Request* request, int64_t now_us);
+  // What its slot is to hold. Valid until the request changes.
+  SlotTable::Sequence SequenceOf(Request* request);
   // `known` tokens of its prompt were in some slot before it took its own.
   void PlanCheckpoints(Request* request, uint32_t known);
   void AddDecodes(Builder* step);
@@ -193,7 +198,7 @@ struct Scheduler::Impl {
   void MakeCells(std::vector<Request*>* rows);
   void Preempt(Request* request);
   // Whether another request is feeding more of the same beginning than a cache can give now.
-  bool WaitsForPrefix(const Request& request) const;
+  bool WaitsForPrefix(Request* request);
   // Of its slot's positions, those that are not drafts.
   uint32_t Fed(const Request& request) const {
     const SlotTable::Slot& slot = slots.slot(request.slot);

@@ -102,6 +102,7 @@ uint32_t Scheduler::Impl::ExactEnd(const Request& r, uint32_t begin) const {
 }
 
 void Scheduler::Impl::Preempt(Request* r) {
+  slots.Store(r->slot);
   slots.Release(r->slot, /*keep=*/false);
   std::erase(running, r->id);
   r->slot = -1;
@@ -155,16 +156,28 @@ void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
   }
 }
 
+SlotTable::Sequence Scheduler::Impl::SequenceOf(Request* request) {
+  Request& r = *request;
+  // A queued request is asked for often, and its tokens rarely become more.
+  if (slots.keeps_blocks() && r.blocks.size() != r.tokens.size() / kKvBlockTokens) {
+    r.blocks = KvNamesOf(r.input.cache_scope, r.tokens);
+  }
+  return {.tokens = absl::MakeConstSpan(r.tokens).first(Goal(r)),
+          .scope = r.input.cache_scope,
+          .blocks = r.blocks,
+          .may_shift = CanShift(r.input)};
+}
+
 bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   Request& r = *request;
-  const absl::Span<const int32_t> kv = absl::MakeConstSpan(r.tokens).first(Goal(r));
+  const SlotTable::Sequence kv = SequenceOf(&r);
   const uint64_t headroom = running.size() * kHeadroomTokens;
-  if (!running.empty() && slots.cells_owned() + kv.size() + headroom > slots.cells_max() &&
+  if (!running.empty() && slots.cells_owned() + kv.tokens.size() + headroom > slots.cells_max() &&
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
     return false;
   }
-  const uint32_t known = slots.KnownPrefix(r.input.prompt);
-  const auto place = slots.Acquire(r.id, kv, CanShift(r.input), /*from_first=*/r.needs_every_row());
+  const uint32_t known = slots.KnownPrefix({.tokens = r.input.prompt, .scope = kv.scope});
+  const auto place = slots.Acquire(r.id, kv, /*from_first=*/r.needs_every_row());
   if (!place) return false;
   r.slot = place->slot;
   r.needs_open = true;
@@ -177,13 +190,15 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
     r.usage.cached_tokens = std::min(place->cached, r.usage.prompt_tokens);
     stats.prompt_tokens += r.usage.prompt_tokens;
     stats.cached_tokens += r.usage.cached_tokens;
+    if (place->loads) stats.loaded_tokens += r.usage.cached_tokens;
     ReportProgress(&r, r.usage.cached_tokens);
   }
   return true;
 }
 
 // Feeding the same tokens twice would delay both requests.
-bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
+bool Scheduler::Impl::WaitsForPrefix(Request* waiting) {
+  const Request& request = *waiting;
   const bool can_copy = facts.cache.copy && facts.cache.trim && facts.cache.window_tokens == 0;
   if (!policy.keep_prefixes || !can_copy || CanShift(request.input) || request.needs_every_row()) {
     return false;
@@ -191,7 +206,10 @@ bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
   std::optional<uint32_t> cached;
   return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
     const Request& other = requests.at(id);
-    if (CanShift(other.input) || (request.is_fed_again && !other.is_fed_again)) return false;
+    if (CanShift(other.input) || other.input.cache_scope != request.input.cache_scope ||
+        (request.is_fed_again && !other.is_fed_again)) {
+      return false;
+    }
     const std::vector<int32_t>&a = request.tokens, &b = other.tokens;
     const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
     auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
@@ -200,13 +218,13 @@ bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
       shared -= shared % ExactChunk(facts, policy);
     }
     if (shared < kPrefixWorthWaiting || slots.slot(other.slot).confirmed >= shared) return false;
-    if (!cached) cached = slots.CachedPrefix(a);
+    if (!cached) cached = slots.CachedPrefix(SequenceOf(waiting));
     return *cached < shared;
   });
 }
 
 void Scheduler::Impl::Admit(int64_t now_us) {
-  const auto may = [this](uint64_t id) { return !WaitsForPrefix(requests.at(id)); };
+  const auto may = [this](uint64_t id) { return !WaitsForPrefix(&requests.at(id)); };
   while (running.size() < facts.n_slots) {
     std::optional<uint64_t> next = queue.NextBegun(may);
     if (!next.has_value()) {
@@ -370,6 +388,23 @@ void Scheduler::Impl::AddExact(Builder* b) {
   for (Request* r : next) b->flight.decode_rows = AddRows(b, r, 1);
 }
 
+void Scheduler::Impl::Builder::AddEdit(wire::KvEdit edit, const SlotTable& slots) {
+  const auto kind = edit.kind();
+  if (kind == wire::KvEdit::SAVE || kind == wire::KvEdit::RESTORE) {
+    (kind == wire::KvEdit::SAVE ? flight.saved : flight.restored)
+        .emplace_back(edit.checkpoint(), slots.SaveOf(edit.checkpoint()));
+  }
+  if (kind == wire::KvEdit::STORE || kind == wire::KvEdit::LOAD) {
+    const std::vector<KvName> names = SplitKvNames(edit.blocks());
+    std::vector<KvName>& blocks = kind == wire::KvEdit::STORE ? flight.stored : flight.loaded;
+    blocks.insert(blocks.end(), names.begin(), names.end());
+  }
+  if (ChangesSlot(edit)) {
+    flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
+  }
+  *step.add_edits() = std::move(edit);
+}
+
 std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   const bool is_full = n_in_flight() >= in_flight_max();
   // Steps in flight when a step failed fail too where they continue its sequences. New steps that
@@ -400,15 +435,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
       return std::nullopt;
     }
   }
-  for (wire::KvEdit& edit : slots.TakeEdits()) {
-    const bool saves = edit.kind() == wire::KvEdit::SAVE;
-    if (saves || edit.kind() == wire::KvEdit::RESTORE) {
-      (saves ? b.flight.saved : b.flight.restored)
-          .emplace_back(edit.checkpoint(), slots.SaveOf(edit.checkpoint()));
-    }
-    if (!saves) b.flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
-    *b.step.add_edits() = std::move(edit);
-  }
+  for (wire::KvEdit& edit : slots.TakeEdits()) b.AddEdit(std::move(edit), slots);
   for (int32_t slot : b.to_checkpoint) slots.Save(slot);  // with the step after
   b.step.set_step_id(++last_step_id);
   b.flight.step_id = last_step_id;

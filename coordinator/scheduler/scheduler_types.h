@@ -13,6 +13,7 @@
 #include "coordinator/request/generation_request.h"
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
+#include "shard/kv_store/kv_block.h"
 #include "shard/model/architecture.h"
 
 namespace strata {
@@ -27,6 +28,9 @@ struct PipelineFacts {
   uint32_t n_vocab = 0;        // 0: not known
   uint32_t n_checkpoints = 0;  // that every stage has room for
   CacheAbility cache;
+  // KV blocks that every stage has room for on its disk; 0: they keep none.
+  uint32_t kv_blocks_max = 0;
+  std::vector<std::vector<KvName>> kv_blocks;  // that each has, the least recently used first
 };
 
 // kInvalidArgument: a stage does not report its limits, or the stages disagree on them.
@@ -125,6 +129,8 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0;  // of admitted requests
   uint64_t cached_tokens = 0;  // of those, found in a cache
   uint64_t checkpoints_used = 0;
+  uint64_t loaded_tokens = 0;  // of cached_tokens, from the stages' disks
+  uint32_t kv_blocks = 0;      // that all stages have on their disks
   uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;
   // Over about the last ten seconds, by stage; empty: not known.

@@ -13,18 +13,33 @@ uint32_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) 
 
 }  // namespace
 
+bool ChangesSlot(const wire::KvEdit& edit) {
+  return edit.kind() != wire::KvEdit::SAVE && edit.kind() != wire::KvEdit::STORE &&
+         edit.kind() != wire::KvEdit::FORGET;
+}
+
 SlotTable::SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy)
     : facts_(facts),
       policy_(policy),
       cells_max_(facts.kv_cells != 0 ? facts.kv_cells : uint64_t{facts.n_ctx} * facts.n_slots),
       slots_(facts.n_slots),
-      checkpoints_(facts.cache.checkpoint ? facts.n_checkpoints : 0) {}
+      checkpoints_(facts.cache.checkpoint ? facts.n_checkpoints : 0),
+      kv_(IndexOf(facts)) {}
+
+KvIndex SlotTable::IndexOf(const PipelineFacts& facts) const {
+  return policy_.keep_prefixes && !policy_.exact ? KvIndex(facts) : KvIndex();
+}
 
 wire::KvEdit* SlotTable::AddEdit(wire::KvEdit::Kind kind, int32_t slot) {
   wire::KvEdit& edit = edits_.emplace_back();
   edit.set_kind(kind);
   edit.set_slot(slot);
   return &edit;
+}
+
+bool SlotTable::HasEdit(wire::KvEdit::Kind kind) const {
+  return std::ranges::any_of(edits_,
+                             [kind](const wire::KvEdit& edit) { return edit.kind() == kind; });
 }
 
 // An owner is about to fill its slot again.
@@ -151,13 +166,11 @@ bool SlotTable::Resume(const PipelineFacts& facts) {
   const bool alike = facts.n_slots == facts_.n_slots && facts.n_ctx == facts_.n_ctx &&
                      facts.kv_cells == facts_.kv_cells && facts.cache == facts_.cache &&
                      (!policy_.exact || ExactChunk(facts, policy_) == ExactChunk(facts_, policy_));
-  const bool goes_back = std::any_of(edits_.begin(), edits_.end(), [](const wire::KvEdit& edit) {
-    return edit.kind() == wire::KvEdit::RESTORE;
-  });
-  if (!alike || goes_back) return false;
-  std::erase_if(edits_, [](const wire::KvEdit& edit) { return edit.kind() == wire::KvEdit::SAVE; });
+  if (!alike || HasEdit(wire::KvEdit::RESTORE) || HasEdit(wire::KvEdit::LOAD)) return false;
+  std::erase_if(edits_, [](const wire::KvEdit& edit) { return !ChangesSlot(edit); });
   facts_ = facts;
   checkpoints_.assign(facts.cache.checkpoint ? facts.n_checkpoints : 0, {});
+  kv_ = IndexOf(facts);
   return true;
 }
 
@@ -220,16 +233,17 @@ bool SlotTable::MakeRoom(uint64_t cells, int32_t except) {
 }
 
 SlotTable::PrefixSource SlotTable::Usable(int32_t slot, uint32_t common,
-                                          absl::Span<const int32_t> sequence,
-                                          bool may_shift) const {
+                                          const Sequence& wanted) const {
   const Slot& s = slots_[slot];
+  const absl::Span<const int32_t> sequence = wanted.tokens;
+  const bool may_shift = wanted.may_shift;
   const auto sequence_length = static_cast<uint32_t>(sequence.size());
   const auto length = static_cast<uint32_t>(s.tokens.size());
   if (policy_.exact) {
     common = std::min({common, s.chunked, sequence_length - 1});
     common -= common % ExactChunk(facts_, policy_);
   }
-  if (s.shifted || common == 0) return {};
+  if (s.shifted || common == 0 || s.scope != wanted.scope) return {};
   const bool whole = common == length;
   if (s.owner != 0) {
     // The owner appends to it: only confirmed positions are certain, and only a copy can be taken.
@@ -259,13 +273,12 @@ SlotTable::PrefixSource SlotTable::FromCheckpoint(int32_t slot, absl::Span<const
           .checkpoint = checkpoint};
 }
 
-SlotTable::PrefixSource SlotTable::BestSource(absl::Span<const int32_t> sequence,
-                                              bool may_shift) const {
+SlotTable::PrefixSource SlotTable::BestSource(const Sequence& sequence) const {
   PrefixSource best;
   if (!policy_.keep_prefixes) return best;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const PrefixSource source = Usable(
-        static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, sequence), sequence, may_shift);
+        static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, sequence.tokens), sequence);
     const bool better = source.length > best.length ||
                         (source.length == best.length && best.must_copy && !source.must_copy);
     if (source.length >= std::max(policy_.prefix_tokens_min, 1u) && better) best = source;
@@ -273,27 +286,71 @@ SlotTable::PrefixSource SlotTable::BestSource(absl::Span<const int32_t> sequence
   return best;
 }
 
-uint32_t SlotTable::KnownPrefix(absl::Span<const int32_t> sequence) const {
+uint32_t SlotTable::KnownPrefix(const Sequence& sequence) const {
   uint32_t known = 0;
   for (const Slot& s : slots_) {
-    if (!s.shifted) known = std::max(known, CommonPrefix(s.tokens, sequence));
+    if (s.shifted || s.scope != sequence.scope) continue;
+    known = std::max(known, CommonPrefix(s.tokens, sequence.tokens));
   }
   return known;
 }
 
-std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner,
-                                                       absl::Span<const int32_t> sequence,
-                                                       bool may_shift, bool from_first) {
-  const PrefixSource source = from_first ? PrefixSource() : BestSource(sequence, may_shift);
-  const uint64_t need = sequence.size();
+absl::Span<const KvName> SlotTable::BlocksBeforeLast(const Sequence& sequence) {
+  return sequence.blocks.subspan(0, (sequence.tokens.size() - 1) / kKvBlockTokens);
+}
+
+uint32_t SlotTable::StoredPrefix(const Sequence& sequence) const {
+  return static_cast<uint32_t>(kv_.Find(BlocksBeforeLast(sequence))) * kKvBlockTokens;
+}
+
+void SlotTable::Load(int32_t slot, const Sequence& sequence) {
+  const absl::Span<const KvName> wanted = BlocksBeforeLast(sequence);
+  const absl::Span<const KvName> blocks = wanted.first(kv_.Use(wanted));
+  AddEdit(wire::KvEdit::LOAD, slot)->set_blocks(JoinKvNames(blocks));
+  const absl::Span<const int32_t> tokens = sequence.tokens.first(blocks.size() * kKvBlockTokens);
+  Slot& s = slots_[slot];
+  s.tokens.assign(tokens.begin(), tokens.end());
+  s.confirmed = static_cast<uint32_t>(s.tokens.size());
+  ++s.generation;
+}
+
+void SlotTable::Store(int32_t slot) {
+  const Slot& s = slots_[slot];
+  if (!keeps_blocks() || s.shifted) return;
+  const size_t length = s.tokens.size() - s.drafts.size();
+  const std::vector<KvName> names =
+      KvNamesOf(s.scope, absl::MakeConstSpan(s.tokens).first(length));
+  const KvIndex::Added added = kv_.Add(names);
+  SendForget(added.dropped);
+  if (added.first == added.end) return;
+  wire::KvEdit* edit = AddEdit(wire::KvEdit::STORE, slot);
+  edit->set_begin(static_cast<int32_t>(added.first * kKvBlockTokens));
+  edit->set_blocks(
+      JoinKvNames(absl::MakeConstSpan(names).subspan(added.first, added.end - added.first)));
+}
+
+void SlotTable::SendForget(absl::Span<const KvName> blocks) {
+  if (blocks.empty()) return;
+  AddEdit(wire::KvEdit::FORGET, /*slot=*/0)->set_blocks(JoinKvNames(blocks));
+}
+
+std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner, const Sequence& sequence,
+                                                       bool from_first) {
+  PrefixSource source = from_first ? PrefixSource() : BestSource(sequence);
+  const uint64_t need = sequence.tokens.size();
   if (cells_owned() + need > cells_max_) return std::nullopt;
+  // A load reads the disk of every stage: it is worth that for a block or more.
+  const bool loads = !from_first && StoredPrefix(sequence) >= source.length + kKvBlockTokens;
+  if (loads) source = {};
+  // Stages may carry out a copy later than what comes with it: the load waits for the next step.
+  if (loads && HasEdit(wire::KvEdit::COPY)) return std::nullopt;
   const bool is_kept = source.slot >= 0 && !source.must_copy;
   const auto rest = [&] { return slots_[source.slot].tokens.size() - source.length; };
 
   int32_t target = -1;
   if (is_kept) {
     // The rest of the kept sequence is worth a copy only where nothing has to be dropped for it.
-    const bool spare = !may_shift && EmptySlot() >= 0 && facts_.cache.copy &&
+    const bool spare = !sequence.may_shift && EmptySlot() >= 0 && facts_.cache.copy &&
                        cells_owned() + cells_kept() + need <= cells_max_;
     target = spare && rest() > source.length / 4 ? EmptySlot() : source.slot;
   } else {
@@ -303,7 +360,10 @@ std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner,
   }
 
   if (target != source.slot && !slots_[target].tokens.empty()) Reset(target);
-  if (target == source.slot) {
+  if (loads) {
+    MakeRoom(need, -1);  // before the stages fill cells; succeeds, as below
+    Load(target, sequence);
+  } else if (target == source.slot) {
     GoBack(target, source);
   } else if (source.slot >= 0) {
     CopyInto(target, source.slot);
@@ -313,10 +373,13 @@ std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner,
   Slot& s = slots_[target];
   s.owner = s.last_owner = owner;
   s.claim = static_cast<uint32_t>(need);
-  s.may_shift = may_shift;
+  s.may_shift = sequence.may_shift;
+  s.scope = sequence.scope;
   s.used = ++last_used_;
   MakeRoom(0, -1);  // succeeds: the owners have room
-  return Placement{.slot = target, .cached = source.length};
+  return Placement{.slot = target,
+                   .cached = loads ? static_cast<uint32_t>(s.tokens.size()) : source.length,
+                   .loads = loads};
 }
 
 void SlotTable::Save(int32_t slot) {

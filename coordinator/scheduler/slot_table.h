@@ -7,17 +7,24 @@
 // ResetAfterFailure() or RollBack() repairs that.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "coordinator/scheduler/kv_index.h"
 #include "coordinator/scheduler/scheduler_types.h"
 #include "proto/frame.pb.h"
+#include "shard/kv_store/kv_block.h"
 
 namespace strata {
+
+// Whether the edit changes what its slot holds.
+bool ChangesSlot(const wire::KvEdit& edit);
 
 class SlotTable {
  public:
@@ -47,20 +54,28 @@ class SlotTable {
     uint64_t used = 0;       // rises; the slot with the least is the least recently used
     std::pair<int32_t, uint64_t> copied_from = {-1, 0};  // slot, its generation
     std::vector<DraftOrigin> drafts;  // of as many at the end of `tokens`, none confirmed
+    std::string scope;                // of the owner, or of the one that left `tokens`
   };
 
   SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy);
 
+  // What a slot is to hold. `scope`: only kept sequences of the same are of use.
+  struct Sequence {
+    absl::Span<const int32_t> tokens;
+    absl::string_view scope;
+    absl::Span<const KvName> blocks;  // of `tokens`, or of more that begin alike
+    bool may_shift = false;           // Shift() may follow
+  };
   // Gives `owner` a slot whose KV is to be `sequence`, with the longest prefix that the caches can
-  // restore; at least the last token is left to feed. Kept sequences are dropped as needed, the
-  // least recently used first. nullopt: no slot, or no room beside the owners of slots.
-  // `may_shift`: Shift() may follow. `from_first`: all of `sequence` is to be fed.
+  // restore or the stages load; at least the last token is left to feed. Kept sequences are dropped
+  // as needed, the least recently used first. nullopt: no slot, or no room beside the owners of
+  // slots. `from_first`: all of the sequence is to be fed.
   struct Placement {
     int32_t slot = 0;
-    uint32_t cached = 0;  // tokens of `sequence` that it has already
+    uint32_t cached = 0;  // tokens of the sequence that it has already
+    bool loads = false;   // they come from the stages' disks
   };
-  std::optional<Placement> Acquire(uint64_t owner, absl::Span<const int32_t> sequence,
-                                   bool may_shift, bool from_first);
+  std::optional<Placement> Acquire(uint64_t owner, const Sequence& sequence, bool from_first);
 
   // Makes room for so many cells beyond all claims, if need be by dropping kept sequences. False:
   // the owners fill the caches.
@@ -87,6 +102,18 @@ class SlotTable {
   // A step of generation `generation` is done in all stages: the slot has `length` positions, of
   // which drafts that were taken back do not count.
   void Confirm(int32_t slot, uint64_t generation, uint32_t length);
+
+  // Whether the stages keep KV blocks.
+  bool keeps_blocks() const { return kv_.keeps_any(); }
+  // Has the stages keep the slot's blocks as they are now, those of them that they have not yet.
+  void Store(int32_t slot);
+  // The outcome of a step that stores blocks.
+  void ConfirmStore(absl::Span<const KvName> blocks) { kv_.Confirm(blocks); }
+  // Blocks that a stage has lost, or may have.
+  void ForgetBlocks(absl::Span<const KvName> blocks) { SendForget(kv_.Forget(blocks)); }
+  // Those of steps that have no outcome yet: stages may have stored different states.
+  void ForgetUnconfirmedBlocks() { SendForget(kv_.ForgetUnconfirmed()); }
+  uint32_t n_blocks() const { return kv_.n_kept(); }
 
   // The owner leaves. `keep`: its tokens stay for others.
   void Release(int32_t slot, bool keep);
@@ -124,11 +151,11 @@ class SlotTable {
   uint64_t SaveOf(uint32_t checkpoint) const;
   uint32_t n_checkpoints() const;  // that are kept
   // How much of `sequence` a slot could give now.
-  uint32_t CachedPrefix(absl::Span<const int32_t> sequence) const {
-    return BestSource(sequence, /*may_shift=*/false).length;
+  uint32_t CachedPrefix(const Sequence& sequence) const {
+    return std::max(BestSource(sequence).length, StoredPrefix(sequence));
   }
   // How much of `sequence` is in some slot, whether or not a cache can go back to it.
-  uint32_t KnownPrefix(absl::Span<const int32_t> sequence) const;
+  uint32_t KnownPrefix(const Sequence& sequence) const;
 
   void DropKept();
   bool has_kept() const;
@@ -166,10 +193,16 @@ class SlotTable {
     uint64_t used = 0;  // rises, with the slots'
     int32_t slot = -1;  // that was saved
   };
-  PrefixSource BestSource(absl::Span<const int32_t> sequence, bool may_shift) const;
+  PrefixSource BestSource(const Sequence& sequence) const;
   // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
-  PrefixSource Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> sequence,
-                      bool may_shift) const;
+  PrefixSource Usable(int32_t slot, uint32_t common, const Sequence& sequence) const;
+  // How much of the sequence the stages can load.
+  uint32_t StoredPrefix(const Sequence& sequence) const;
+  // The blocks that a load of the sequence may use: the last token is fed.
+  static absl::Span<const KvName> BlocksBeforeLast(const Sequence& sequence);
+  void Load(int32_t slot, const Sequence& sequence);
+  void SendForget(absl::Span<const KvName> blocks);
+  KvIndex IndexOf(const PipelineFacts& facts) const;
   // The longest checkpoint of a beginning of `sequence`, of at most `length` tokens; -1: none.
   int32_t CheckpointOf(absl::Span<const int32_t> sequence, uint32_t length) const;
   PrefixSource FromCheckpoint(int32_t slot, absl::Span<const int32_t> sequence, uint32_t length,
@@ -180,6 +213,7 @@ class SlotTable {
   int32_t OldestKept(int32_t except) const;
   bool MakeRoom(uint64_t cells, int32_t except);
   wire::KvEdit* AddEdit(wire::KvEdit::Kind kind, int32_t slot);
+  bool HasEdit(wire::KvEdit::Kind kind) const;  // for the next step
   static void ClaimWhatIsThere(Slot* s);
   void CutToConfirmed(int32_t slot, wire::KvEdit::Kind kind);
   void Trim(int32_t slot, uint32_t length);
@@ -195,6 +229,7 @@ class SlotTable {
   uint64_t last_used_ = 0;
   std::vector<Checkpoint> checkpoints_;  // [n_checkpoints]
   uint64_t last_save_ = 0;
+  KvIndex kv_;
 };
 
 }  // namespace strata

@@ -98,7 +98,7 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
     exchange->scopes = result.grant.scopes();
     // Fair queueing goes by the client; no address has a space.
     if (const std::string& name = result.grant.name(); !name.empty()) {
-      exchange->http.client = absl::StrCat("token ", name);
+      exchange->http.client = absl::StrCat(kTokenClient, name);
     }
     exchange->record->SetTokenGrant(std::move(result.grant));
     return true;

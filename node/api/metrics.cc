@@ -240,6 +240,12 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
   of.Scheduler("strata_prompt_tokens_cached_total", kCounter,
                "Tokens of prompts that were in a KV cache already.",
                &SchedulerStats::cached_tokens);
+  of.Scheduler("strata_prompt_tokens_loaded_total", kCounter,
+               "Of those, the ones that stages loaded from their disks.",
+               &SchedulerStats::loaded_tokens);
+  of.Scheduler("strata_kv_blocks", kGauge,
+               "Blocks of 64 positions of processed prompts that all stages have on their disks.",
+               &SchedulerStats::kv_blocks);
   of.Scheduler("strata_preemptions_total", kCounter, "Sequences preempted to free KV for others.",
                &SchedulerStats::preemptions);
   constexpr double kMicros = 1e-6;

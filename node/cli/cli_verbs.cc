@@ -406,6 +406,11 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                    "Most disk space for these weights (default: half of what is free)")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
       ->type_name("SIZE");
+  verb->add_option("--kv-cache-disk", options->kv_bytes_max,
+                   "Most disk space for processed prompts, encrypted, in the data dir; 0: none "
+                   "(default: a tenth of what is free, at most 16 GB)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
+      ->type_name("SIZE");
   verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and store nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
   AddLinks(verb, &options->links);

@@ -75,6 +75,13 @@ absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string
   return parsed;
 }
 
+// --kv-cache-disk by default: a tenth of what is free on the folder's disk, at most 16 GB.
+uint64_t KvBytesMaxOf(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(folder, error);
+  return error ? 0 : std::min<uint64_t>(space.available / 10, 16'000'000'000);
+}
+
 // --http: a port alone is of this machine's loopback interface.
 absl::StatusOr<HostPort> ParseHttp(const std::string& value) {
   if (auto port = ParseHostPort(absl::StrCat("127.0.0.1:", value)); port.ok()) return port;
@@ -265,6 +272,10 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.echo_stderr = options.verbose;
   stages.fetcher = node->fetcher_.get();
   stages.limits = *limits;
+  if (!data_dir.empty()) {
+    stages.kv_folder = data_dir + "/kv";
+    stages.kv_bytes_max = options.kv_bytes_max.value_or(KvBytesMaxOf(data_dir));
+  }
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.keep_awake) {
     node->sleep_inhibitor_ = std::make_unique<SleepInhibitor>(loop, [host = node->host_.get()] {

@@ -96,6 +96,8 @@ struct NodeOptions {
   std::vector<std::string> models;  // folders with models, besides those of other programs
   std::string cache_dir;            // fetched weights; empty: in the data dir, if there is one
   uint64_t cache_bytes_max = 0;     // 0: half of what is free on its disk
+  // Of processed prompts in the data dir; 0: none; unset: KvBytesMaxOf() its disk.
+  std::optional<uint64_t> kv_bytes_max;
   bool stop_with_parent = false;    // stop when stdin ends
   LinkSelectorOptions links;        // between its stages and others
   bool verbose = false;

@@ -53,6 +53,9 @@ class StageHost {
     DeviceLimits limits;
     std::string node_id;
     SelfTestFile* self_tests = nullptr;  // outlives the host; null: results are not stored
+    // Where stages keep KV blocks, and the most bytes of all of them together; 0: they keep none.
+    std::string kv_folder;
+    uint64_t kv_bytes_max = 0;
   };
   // Of the forwarded call to the worker; made before the coordinator's call can end.
   using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call in flight
@@ -120,6 +123,7 @@ class StageHost {
     std::shared_ptr<WeightLease> weights;  // when the model is in the cache; shared with nobody
     std::string block_hashes;              // of those
     bool fetched_again = false;            // since the worker found the weights damaged
+    uint64_t kv_bytes_max = 0;             // its share of Options::kv_bytes_max, from kLoading on
     bool loaded = false;
     wire::StageInfo info;  // when loaded
     int32_t worker_pid = 0;
@@ -172,6 +176,8 @@ class StageHost {
 
   void BeginLoad(Stage* stage);
   void BeginWaiting();
+  // Options::kv_bytes_max without what the stages have.
+  uint64_t KvBytesLeft() const;
   // Another stage is being loaded that may take of the same limit (--memory).
   bool IsCrowded(const Stage& stage) const;
   void OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event);

@@ -42,6 +42,11 @@ class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadSta
     if (is_source && stage.weights == nullptr && host->options_.file_key != nullptr) {
       request_.set_file_key(host->options_.file_key(stage.spec.model_path()));
     }
+    if (stage.kv_bytes_max == 0) return;
+    wire::KvStoreSpec* const store = request_.mutable_kv_store();
+    store->set_folder(host->options_.kv_folder);
+    store->set_bytes_max(stage.kv_bytes_max);
+    store->set_others_bytes_max(host->KvBytesLeft());
   }
 
   void Start(wire::Worker::Stub* stub) {
@@ -153,6 +158,7 @@ bool StageHost::TakeKept(Stage* stage) {
   stage->spec.set_model_path(before.spec.model_path());
   stage->weights = std::move(before.weights);
   stage->block_hashes = std::move(before.block_hashes);
+  stage->kv_bytes_max = before.kv_bytes_max;
   stages_.erase(found);
   return true;
 }
@@ -265,9 +271,19 @@ void StageHost::BeginLoad(Stage* stage) {
   UpdateLoading(stage->device);
   stage->spec.set_memory_bytes_max(MemoryLeftOn(stage->device->name));
   stage->spec.set_host_bytes_max(MemoryLeftOn(kCpuDevice));
+  // The other half is for stages that come later, and for models that are not loaded.
+  if (stage->kv_bytes_max == 0) stage->kv_bytes_max = KvBytesLeft() / 2;
   calls_[stage->id] = stage->context;
   gate_.Enter();
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());
+}
+
+uint64_t StageHost::KvBytesLeft() const {
+  uint64_t left = options_.kv_bytes_max;
+  for (const auto& [key, stage] : stages_) {
+    if (stage.state != State::kFailed) left -= std::min(left, stage.kv_bytes_max);
+  }
+  return left;
 }
 
 void StageHost::OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event) {

@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   context.swap(context_);
   next.swap(next_);
   std::swap(streams, streams_);
-  const bool had_edits = std::exchange(has_pending_edits_, false);
+  const PendingEdits had_edits = std::exchange(pending_, {});
   const bool was_embedded = std::exchange(is_embedded_, false);
   watch_ = &watch;
   std::vector<float> output;
@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   output_rows_.clear();
   kept_logits_.clear();
   graph_rows_.clear();
-  has_pending_edits_ = had_edits;
+  pending_ = had_edits;
   is_embedded_ = was_embedded;
   std::swap(streams, streams_);
   next.swap(next_);
@@ -244,7 +244,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   absl::Status done = Synchronize();
   done.Update(CheckMapped());  // a truncated file ends in a page of zeros
   if (!done.ok()) return RollBack(batch, done);
-  has_pending_edits_ = false;
+  pending_ = {};
   for (int32_t slot : batch.slots) ++next_[slot];
   out_rows_ = config_.facts.is_last ? 0 : n;
   output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
@@ -320,7 +320,7 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
 absl::Status LlamaStage::GatherStreams(const Batch& batch) {
   // Another processor's memory is read and written that many times faster than moved to the host.
   constexpr uint64_t kDeviceFactor = 16;
-  if (!config_.has_streams || has_pending_edits_) return absl::OkStatus();
+  if (!config_.has_streams || pending_.any()) return absl::OkStatus();
   const std::vector<int32_t> slots = SlotsOf(batch);
   const uint32_t runs = streams_.RunsOf(slots);
   if (runs <= 1) return absl::OkStatus();
@@ -358,7 +358,7 @@ bool LlamaStage::BeginLookahead(const Batch& batch) {
   UndoLookahead();
   const Facts& facts = config_.facts;
   if (!config_.is_async || !facts.is_first || !facts.is_last || !KeepsEveryPosition() ||
-      has_pending_edits_ || !Check(batch).ok()) {
+      pending_.any() || !Check(batch).ok()) {
     return false;
   }
   if (GroupsOf(batch).size() > 1) return false;  // their logits must be read between them

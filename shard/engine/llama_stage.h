@@ -80,6 +80,9 @@ class LlamaStage final : public Stage {
   bool SplitsCaches() const override { return KeepsEveryPosition(); }
   absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
   absl::Status WriteCache(int32_t slot, const CachePart& part) override;
+  void SetKvStore(std::unique_ptr<KvStore> store) override;
+  std::vector<KvName> StoredBlocks() const override;
+  std::vector<KvName> TakeLostBlocks() override;
   const llama_vocab* vocab() const override;
   const Facts& facts() const override { return config_.facts; }
 
@@ -159,6 +162,8 @@ class LlamaStage final : public Stage {
   absl::Status Shift(const wire::KvEdit& edit);
   void Save(const wire::KvEdit& edit);
   absl::Status Restore(const wire::KvEdit& edit);
+  void StoreBlocks(const wire::KvEdit& edit);
+  absl::Status LoadBlocks(const wire::KvEdit& edit);
   llama_memory_t memory() const { return llama_get_memory(context_.get()); }
 
   Config config_;
@@ -173,7 +178,12 @@ class LlamaStage final : public Stage {
   SlotStreams streams_;
   uint64_t excess_bytes_ = 0;  // of weights that were read again for streams that were not adjacent
   // Slots were shifted or copied: the next batch rotates the keys, and copies the streams.
-  bool has_pending_edits_ = false;
+  struct PendingEdits {
+    bool shifts = false;
+    bool copies = false;
+    bool any() const { return shifts || copies; }
+  };
+  PendingEdits pending_;
   const LayerWatch* watch_ = nullptr;  // in DecodeApart()
 
   // The slot's state that ReadCache() takes parts of; no bytes: none.
@@ -191,6 +201,9 @@ class LlamaStage final : public Stage {
     std::vector<uint8_t> bytes;
   };
   std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
+
+  std::unique_ptr<KvStore> store_;   // may be null
+  std::vector<KvName> lost_blocks_;  // since TakeLostBlocks(), but for those of store_
 
   // The batch that BeginLookahead() has begun; no tokens: none. next_ does not include it.
   struct LookaheadBatch {

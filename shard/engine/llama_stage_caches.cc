@@ -1,5 +1,5 @@
-// Reads and writes the contents of a stage's slots: for transfer between stages, and to exchange
-// the streams of slots.
+// Reads and writes the contents of a stage's slots: for transfer between stages, for the store of
+// KV blocks, and to exchange the streams of slots.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -61,7 +61,7 @@ absl::StatusOr<Stage::CachePart> LlamaStage::ReadCache(int32_t slot, uint32_t be
     return absl::InvalidArgumentError(
         absl::StrCat("positions from ", begin, " of slot ", slot, ", which has ", held.positions));
   }
-  if (has_pending_edits_) {
+  if (pending_.any()) {
     return absl::UnavailableError("slots are being shifted or copied until the next step");
   }
   if (!SplitsCaches() && begin > 0) {
@@ -113,6 +113,76 @@ absl::Status LlamaStage::WriteCache(int32_t slot, const CachePart& part) {
         "a cache for slot ", slot, " does not fit into this stage: ", joined.status().message()));
   }
   return WriteState(slot, *joined, part.end);
+}
+
+void LlamaStage::SetKvStore(std::unique_ptr<KvStore> store) {
+  store_ = std::move(store);
+  // A little more than libllama writes of each position.
+  const uint64_t position_bytes =
+      config_.facts.kv_bytes / std::max<uint64_t>(config_.facts.kv_cells, 1) + 1;
+  config_.facts.kv_blocks_max = static_cast<uint32_t>(std::min<uint64_t>(
+      store_->bytes_max() / (position_bytes * kKvBlockTokens), kKvBlocksMax));
+}
+
+std::vector<KvName> LlamaStage::StoredBlocks() const {
+  return store_ == nullptr ? std::vector<KvName>() : store_->Names();
+}
+
+std::vector<KvName> LlamaStage::TakeLostBlocks() {
+  std::vector<KvName> lost = std::exchange(lost_blocks_, {});
+  if (store_ == nullptr) return lost;
+  const std::vector<KvName> more = store_->TakeLost();
+  lost.insert(lost.end(), more.begin(), more.end());
+  return lost;
+}
+
+void LlamaStage::StoreBlocks(const wire::KvEdit& edit) {
+  const std::vector<KvName> names = SplitKvNames(edit.blocks());
+  const auto lose = [&] { lost_blocks_.insert(lost_blocks_.end(), names.begin(), names.end()); };
+  // Not at its expected length: rows of a failed step may be missing.
+  const bool has_all = edit.begin() >= 0 && edit.begin() + names.size() * kKvBlockTokens <=
+                                                static_cast<size_t>(next_[edit.slot()]);
+  if (store_ == nullptr || !has_all || pending_.any()) return lose();
+  const auto state = ReadState(edit.slot());
+  if (!state.ok()) return lose();
+  auto blocks =
+      BlocksOf(*state, static_cast<uint32_t>(edit.begin()), kKvBlockTokens, names.size());
+  if (!blocks.ok()) return lose();
+  for (size_t i = 0; i < names.size(); ++i) store_->Put(names[i], std::move((*blocks)[i]));
+}
+
+absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
+  const int32_t slot = edit.slot();
+  const std::vector<KvName> names = SplitKvNames(edit.blocks());
+  const size_t n_positions = names.size() * kKvBlockTokens;
+  if (names.empty() || n_positions > config_.facts.n_ctx) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(names.size(), " KV blocks for a slot of ", config_.facts.n_ctx, " positions"));
+  }
+  if (store_ == nullptr) return absl::NotFoundError("this stage keeps no KV blocks");
+  if (pending_.copies) return absl::UnavailableError("slots are being copied until the next step");
+  std::vector<std::string> blocks;
+  try {
+    for (const KvName& name : names) {
+      auto block = store_->Get(name);
+      if (!block.ok()) return absl::NotFoundError(block.status().message());
+      blocks.push_back(*std::move(block));
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory for the KV blocks of a sequence");
+  }
+  auto state = JoinPositions(std::vector<absl::string_view>(blocks.begin(), blocks.end()));
+  if (absl::IsResourceExhausted(state.status())) return state.status();
+  absl::Status written = state.status();
+  if (written.ok()) {
+    Drop(slot);
+    written = WriteState(slot, *state, static_cast<uint32_t>(n_positions));
+  }
+  if (!written.ok()) {  // they are of no use here
+    for (const KvName& name : names) store_->Forget(name);
+    return written;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LlamaStage::ExchangeStreams(SlotStreams::Exchange exchange) {

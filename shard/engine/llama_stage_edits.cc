@@ -39,7 +39,7 @@ void LlamaStage::Clear() {
   llama_memory_clear(memory(), /*data=*/false);  // as a slot that is dropped
   std::fill(next_.begin(), next_.end(), 0);
   for (size_t slot = 0; slot < next_.size(); ++slot) Changed(static_cast<int32_t>(slot));
-  has_pending_edits_ = false;
+  pending_ = {};
   for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
 }
 
@@ -77,6 +77,16 @@ absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
       if (edit.kind() == wire::KvEdit::RESTORE) return Restore(edit);
       Save(edit);
       return absl::OkStatus();
+    case wire::KvEdit::STORE:
+      StoreBlocks(edit);
+      return absl::OkStatus();
+    case wire::KvEdit::LOAD:
+      return LoadBlocks(edit);
+    case wire::KvEdit::FORGET:
+      for (const KvName& name : SplitKvNames(edit.blocks())) {
+        if (store_ != nullptr) store_->Forget(name);
+      }
+      return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
   }
@@ -102,7 +112,7 @@ absl::Status LlamaStage::Copy(int32_t slot, int32_t from) {
   Drop(slot);
   if (next_[from] > 0) {
     llama_memory_seq_cp(memory(), Sequence(from), Sequence(slot), -1, -1);
-    has_pending_edits_ = has_pending_edits_ || config_.has_streams;
+    pending_.copies = pending_.copies || config_.has_streams;
   }
   next_[slot] = next_[from];
   return absl::OkStatus();
@@ -128,7 +138,7 @@ absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
   }
   llama_memory_seq_add(memory(), Sequence(slot), edit.begin(), -1, edit.delta());
   next_[slot] += edit.delta();
-  has_pending_edits_ = true;
+  pending_.shifts = true;
   Changed(slot);
   return absl::OkStatus();
 }

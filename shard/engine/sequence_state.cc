@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-
 namespace strata {
 namespace {
 
@@ -261,7 +259,8 @@ absl::Status CannotBeSplit() {
 }
 
 // The result of `make`; kResourceExhausted where it runs out of memory.
-absl::StatusOr<std::string> InMemory(absl::FunctionRef<absl::StatusOr<std::string>()> make) {
+template <typename Make>
+auto InMemory(const Make& make) -> decltype(make()) {
   try {
     return make();
   } catch (const std::bad_alloc&) {
@@ -326,6 +325,29 @@ absl::StatusOr<std::string> PositionsOf(absl::string_view state, uint32_t begin,
     });
     if (part.cells.size() != end - begin) return CannotBeSplit();
     return Write({&part, 1}, {0, static_cast<uint32_t>(all->keys.size())}, state.size());
+  });
+}
+
+absl::StatusOr<std::vector<std::string>> BlocksOf(absl::string_view state, uint32_t begin,
+                                                  uint32_t block_positions, size_t n_blocks) {
+  return InMemory([&]() -> absl::StatusOr<std::vector<std::string>> {
+    const std::optional<State> all = Read(state);
+    if (!all || all->keys.empty()) return CannotBeSplit();
+    const std::vector<uint32_t> cells = CellsByPosition(*all);
+    const auto position = [&](uint32_t cell) { return int64_t{PositionOf(*all, cell)}; };
+    auto next = std::ranges::lower_bound(cells, int64_t{begin}, {}, position);
+    constexpr size_t kHeadBytes = 4096;
+    const size_t bytes_max = (state.size() / all->n_cells + 1) * block_positions + kHeadBytes;
+    std::vector<std::string> blocks;
+    for (size_t i = 0; i < n_blocks; ++i) {
+      const int64_t end = int64_t{begin} + static_cast<int64_t>(i + 1) * block_positions;
+      const auto last = std::ranges::lower_bound(next, cells.end(), end, {}, position);
+      if (last - next != block_positions) return CannotBeSplit();
+      const Part part = {.state = &*all, .cells = {next, last}};
+      next = last;
+      blocks.push_back(Write({&part, 1}, {0, static_cast<uint32_t>(all->keys.size())}, bytes_max));
+    }
+    return blocks;
   });
 }
 

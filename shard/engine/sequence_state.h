@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +31,11 @@ absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> state
 // Extracts positions [begin, end), sorted. kUnimplemented: not such a state, or positions are
 // missing; kResourceExhausted: no memory.
 absl::StatusOr<std::string> PositionsOf(absl::string_view state, uint32_t begin, uint32_t end);
+
+// As PositionsOf() for `n_blocks` parts of `block_positions` each, the first from `begin` on; reads
+// the state once.
+absl::StatusOr<std::vector<std::string>> BlocksOf(absl::string_view state, uint32_t begin,
+                                                  uint32_t block_positions, size_t n_blocks);
 
 // Joins states of the same layers, whose positions rise from each to the next. kInvalidArgument:
 // they do not, or have another layout than the first; kResourceExhausted: no memory.

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/frame.pb.h"
+#include "shard/kv_store/kv_store.h"
 #include "shard/model/architecture.h"
 #include "shard/model/cache_options.h"
 #include "shard/model/slice.h"
@@ -113,8 +114,10 @@ class Stage {
   // Applies one KV edit. A SHIFT goes down, reaches the end of the slot, and removes positions
   // [begin + delta, begin): positions have no gaps. kUnimplemented: not supported by this cache
   // (checked before libllama would abort), nothing changed; kInvalidArgument: slot or positions out
-  // of range; kNotFound: a RESTORE of a missing checkpoint, nothing changed; kDataLoss: a RESTORE
-  // that failed, and the slot is dropped.
+  // of range; kNotFound: a RESTORE of a missing checkpoint, or a LOAD of missing blocks, nothing
+  // changed; kResourceExhausted: no memory for a LOAD, nothing changed; kUnavailable: no LOAD before
+  // the next step, nothing changed; kDataLoss: a RESTORE or a LOAD that failed, and the slot is
+  // dropped.
   virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
 
   // Empties all slots and drops all checkpoints: the state just after Load().
@@ -144,6 +147,13 @@ class Stage {
   // kDataLoss: it does not fit into this stage, and the slot is dropped.
   virtual absl::Status WriteCache(int32_t slot, const CachePart& part) = 0;
 
+  // From now on STORE and LOAD use this store. REQUIRES: SplitsCaches().
+  virtual void SetKvStore(std::unique_ptr<KvStore> /*store*/) {}
+  // Names of the blocks in the store, the least recently used first.
+  virtual std::vector<KvName> StoredBlocks() const { return {}; }
+  // The blocks that could not be kept, or are no longer there, since the last call.
+  virtual std::vector<KvName> TakeLostBlocks() { return {}; }
+
   // First and last stage, else nullptr. Lives as long as the stage.
   virtual const llama_vocab* vocab() const = 0;
 
@@ -167,6 +177,7 @@ class Stage {
     uint64_t kv_cells = 0;      // positions of all slots together
     uint32_t n_checkpoints = 0;
     uint64_t checkpoint_bytes = 0;  // the most that all of them take
+    uint32_t kv_blocks_max = 0;     // that the store has room for; 0: there is none
     uint64_t compute_bytes = 0;     // with the rows that libllama copies out of a graph into the
                                     // machine's memory, where that is the device's
     uint32_t load_ms = 0;

@@ -44,9 +44,12 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::TRIM:
     case wire::KvEdit::COPY:
     case wire::KvEdit::RESTORE:
+    case wire::KvEdit::LOAD:
       slot = Slot();
       return absl::OkStatus();
     case wire::KvEdit::SAVE:
+    case wire::KvEdit::STORE:
+    case wire::KvEdit::FORGET:
     case wire::KvEdit::REWIND:  // wrong drafts never became a part of the sequence
       return absl::OkStatus();
     case wire::KvEdit::SHIFT:

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "shard/engine/activation_codec.h"
+#include "shard/kv_store/kv_block.h"
 #include "transport/base/epoch.h"
 
 namespace strata {
@@ -82,6 +83,9 @@ absl::Status CheckSequences(const wire::Step& step, const StepLimits& limits) {
     if (auto s = CheckSlot(id, edit.slot(), "edited slot", limits); !s.ok()) return s;
     if (edit.kind() == wire::KvEdit::COPY) {
       if (auto s = CheckSlot(id, edit.from_slot(), "copied slot", limits); !s.ok()) return s;
+    }
+    if (edit.blocks().size() % kKvNameBytes != 0) {
+      return Wrong(id, absl::StrCat("names of KV blocks in ", edit.blocks().size(), " bytes"));
     }
   }
   return absl::OkStatus();

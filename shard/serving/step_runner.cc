@@ -48,7 +48,11 @@ StepRunner::Outcome StepRunner::Run(const wire::Step& step, const Payload& paylo
   const int64_t computed_us = clock_->NowUs();
   const bool used_lookahead = outcome.status.ok() && computes && stage_->UsedLookahead();
   outcome.compute_us = lookahead_.RecordStep(step, used_lookahead, start_us, computed_us);
-  if (outcome.status.ok() && samplers_) SampleRows(step, &outcome.result);
+  if (outcome.status.ok() && samplers_) {
+    SampleRows(step, &outcome.result);
+    outcome.result.set_lost_blocks(step.lost_blocks());
+    AddLostBlocks(outcome.result.mutable_lost_blocks());
+  }
   outcome.sample_us = clock_->NowUs() - computed_us;
   return outcome;
 }
@@ -60,7 +64,12 @@ Frame StepRunner::NextStep(const wire::ActivationRule& rule, wire::Step step) {
     out = EncodeActivations(ActivationTypeFor(rule, rows), stage_->TakeActivations());
   }
   step.set_activation_type(out.type);
+  AddLostBlocks(step.mutable_lost_blocks());
   return MakeFrame(FrameType::kStep, step, std::move(out.payload));
+}
+
+void StepRunner::AddLostBlocks(std::string* names) {
+  names->append(JoinKvNames(stage_->TakeLostBlocks()));
 }
 
 bool StepRunner::Guess(const wire::Step& step, const wire::Result& result) {

@@ -57,6 +57,8 @@ class StepRunner {
   // Sets sampled_rows_, scored_rows_ and embedded_rows_.
   void DivideRows(const wire::Step& step);
   void SampleRows(const wire::Step& step, wire::Result* result);
+  // Appends the names of the blocks that the stage has lost.
+  void AddLostBlocks(std::string* names);
   void AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result) const;
 
   const wire::StageSpec& spec_;

@@ -4,12 +4,16 @@
 
 #include <utility>
 
+#include "absl/log/log.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "shard/device/memory.h"
 #include "shard/model/model_file.h"
 #include "shard/model/slice.h"
 #include "shard/model/stage_spec.h"
 #include "shard/model/weight_blocks.h"
+#include "transport/base/version.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {
@@ -139,6 +143,31 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& re
   return stage;
 }
 
+void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage) {
+  const wire::StageSpec& spec = request.spec();
+  // With --exact a slot's contents depend on how its rows were cut into steps.
+  if (!request.has_kv_store() || spec.cache().exact() || !stage->SplitsCaches()) return;
+  const Stage::Facts& facts = stage->facts();
+  const wire::Versions versions = LocalVersions();
+  // The context's length, as it decides how some models turn their keys.
+  const std::string identity = absl::StrJoin(
+      {absl::BytesToHexString(spec.model_id()), absl::StrCat(facts.layers.begin),
+       absl::StrCat(facts.layers.end), spec.cache().type_k(), spec.cache().type_v(),
+       spec.cache().flash_attention(), absl::StrCat(spec.cache().kv_cells()),
+       absl::StrCat(facts.n_ctx), absl::StrCat(facts.n_seq_max), spec.device(), versions.llama(),
+       versions.ggml()},
+      "\n");
+  auto store = KvStore::Open({.folder = request.kv_store().folder(),
+                              .identity = identity,
+                              .bytes_max = request.kv_store().bytes_max(),
+                              .others_bytes_max = request.kv_store().others_bytes_max()});
+  if (store.ok()) {
+    stage->SetKvStore(*std::move(store));
+  } else {
+    LOG(WARNING) << "processed prompts are not kept: " << store.status().message();
+  }
+}
+
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
                               const std::string& link_address) {
   wire::StageInfo info;
@@ -169,6 +198,7 @@ wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& f
   info.set_kv_cells(static_cast<uint32_t>(facts.kv_cells));
   info.set_checkpoints(facts.n_checkpoints);
   info.set_checkpoint_bytes(facts.checkpoint_bytes);
+  info.set_kv_blocks_max(facts.kv_blocks_max);
   return info;
 }
 

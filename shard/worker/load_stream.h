@@ -54,6 +54,10 @@ class LoadStream final : public grpc::ServerWriteReactor<wire::LoadStageEvent> {
 absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& request,
                                                 LoadStream* stream);
 
+// Gives a stage the store that the request names; a stage that cannot have one goes on without, and
+// the log says why. Blocks on the disk; compute thread.
+void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage);
+
 // The response of Worker.LoadStage for a loaded stage.
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
                               const std::string& link_address);

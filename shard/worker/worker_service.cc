@@ -283,28 +283,34 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
     // The stage is in stages_ while it loads, so that it can be unloaded; a failed one is replaced.
     const auto is_kept = std::make_shared<bool>(false);         // shared by the two callbacks
     const auto self_test = std::make_shared<wire::SelfTest>();  // the same
+    const auto kv_blocks = std::make_shared<std::string>();     // the same
     stages_[key] = StageServer::Start(
         spec, clock_,
-        [load, stream, is_kept, self_test,
+        [load, stream, is_kept, self_test, kv_blocks,
          kept = TakeReusedStage(spec)]() mutable -> absl::StatusOr<std::unique_ptr<Stage>> {
           std::unique_ptr<Stage> stage = kept != nullptr ? kept->TakeStage() : nullptr;
           kept.reset();
           if (stage == nullptr) {
             auto loaded = LoadSpec(load, stream);
-            if (loaded.ok()) *self_test = RunSelfTest(load.spec(), loaded->get());
+            if (!loaded.ok()) return loaded;
+            *self_test = RunSelfTest(load.spec(), loaded->get());
+            OpenKvStore(load, loaded->get());
+            *kv_blocks = JoinKvNames((*loaded)->StoredBlocks());
             return loaded;
           }
           if (!load.spec().kept().with_caches()) stage->Clear();
           *is_kept = true;
+          *kv_blocks = JoinKvNames(stage->StoredBlocks());
           return stage;
         },
-        [this, spec, stream, is_kept, self_test](absl::StatusOr<Stage::Facts> facts) {
+        [this, spec, stream, is_kept, self_test, kv_blocks](absl::StatusOr<Stage::Facts> facts) {
           if (!facts.ok()) {
             stream->End(facts.status());
             return;
           }
           wire::StageInfo info = DescribeStage(spec, *facts, address_);
           info.set_kept(*is_kept);
+          info.set_kv_blocks(*kv_blocks);
           info.set_caches_kept(*is_kept && spec.kept().with_caches());
           if (info.kept()) info.set_load_ms(0);
           if (!info.kept()) *info.mutable_self_test() = std::move(*self_test);

@@ -13,6 +13,7 @@ struct OpensslFree {
   void operator()(ASN1_INTEGER* number) const { ASN1_INTEGER_free(number); }
   void operator()(BIGNUM* number) const { BN_free(number); }
   void operator()(BIO* chain) const { BIO_free_all(chain); }
+  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
   void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
   void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }

@@ -10,11 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "gtest/gtest.h"
+#include "shard/kv_store/kv_block.h"
 #include "shard/serving/step_check.h"
 #include "transport/rpc/grpc_status.h"
 
@@ -44,6 +46,7 @@ class FakeStages {
         cells_(facts.kv_cells != 0 ? facts.kv_cells : facts.n_ctx * facts.n_slots),
         stages_(facts.n_stages, std::vector<std::vector<uint64_t>>(facts.n_slots)),
         checkpoints_(facts.n_stages, std::vector<std::vector<uint64_t>>(facts.n_checkpoints)),
+        stores_(facts.n_stages),
         sequences_(facts.n_slots),
         free_us_(facts.n_stages, 0) {}
 
@@ -88,6 +91,7 @@ class FakeStages {
       timing->set_compute_us(static_cast<uint32_t>(took_us));
     }
     SampleRows(step, rows, &result);
+    result.set_lost_blocks(std::exchange(lost_blocks_, {}));
     outcome.result = std::move(result);
     outcome.at_us = last_at_us_ = std::max(us, last_at_us_);
     return outcome;
@@ -96,9 +100,23 @@ class FakeStages {
   // A step that no stage has seen uses up its number, too.
   void Skip() { ++last_step_id_; }
 
-  // Another pipeline, whose stages take over the slots' contents and nothing else.
+  // KV blocks on the disk of a stage, by their names.
+  using Store = std::map<KvName, std::vector<uint64_t>>;
+  std::vector<Store>& stores() { return stores_; }
+  // As stages report them.
+  std::vector<std::vector<KvName>> StoredBlocks() const {
+    std::vector<std::vector<KvName>> names;
+    for (const Store& store : stores_) {
+      std::vector<KvName>& of_stage = names.emplace_back();
+      for (const auto& [name, block] : store) of_stage.push_back(name);
+    }
+    return names;
+  }
+
+  // Another pipeline, whose stages take over the slots' contents, their disks and nothing else.
   void Carry() {
     last_step_id_ = 0;
+    lost_blocks_.clear();
     for (auto& stage : checkpoints_) stage.assign(stage.size(), {});
     sequences_.assign(sequences_.size(), {});
   }
@@ -218,8 +236,10 @@ class FakeStages {
                         std::optional<FakeFault> fault) {
     auto& slots = stages_[k];
     if (fault && fault->kind == FakeFault::kEdits) return absl::InternalError("an edit failed");
+    copies_ = false;
     for (const wire::KvEdit& edit : step.edits()) {
       if (auto s = Apply(k, edit); !s.ok()) return s;
+      copies_ = copies_ || edit.kind() == wire::KvEdit::COPY;
     }
     if (k + 1 == facts_.n_stages) {
       for (const wire::SequenceOpen& open : step.opens()) Open(open);
@@ -317,10 +337,46 @@ class FakeStages {
         if (is_last) sequence = Sequence();
         break;
       }
+      case wire::KvEdit::STORE:
+        StoreBlocks(edit, slot, &stores_[k]);
+        break;
+      case wire::KvEdit::LOAD: {
+        EXPECT_TRUE(has_failed_ || slot.empty()) << "a load into a slot that holds something";
+        EXPECT_FALSE(copies_) << "a load in the same step as a copy";
+        std::vector<uint64_t> loaded;
+        for (const KvName& name : SplitKvNames(edit.blocks())) {
+          const auto block = stores_[k].find(name);
+          if (block == stores_[k].end()) return absl::NotFoundError("no such block");
+          loaded.insert(loaded.end(), block->second.begin(), block->second.end());
+        }
+        EXPECT_FALSE(loaded.empty());
+        slot = std::move(loaded);
+        if (is_last) sequence = Sequence();
+        break;
+      }
+      case wire::KvEdit::FORGET:
+        for (const KvName& name : SplitKvNames(edit.blocks())) stores_[k].erase(name);
+        break;
       default:
         ADD_FAILURE() << "an unknown edit";
     }
     return absl::OkStatus();
+  }
+
+  void StoreBlocks(const wire::KvEdit& edit, const std::vector<uint64_t>& slot, Store* store) {
+    EXPECT_TRUE(facts_.cache.trim && facts_.cache.window_tokens == 0) << "a cache without blocks";
+    const std::vector<KvName> names = SplitKvNames(edit.blocks());
+    auto from = static_cast<size_t>(edit.begin());
+    for (const KvName& name : names) {
+      const size_t begin = std::exchange(from, from + kKvBlockTokens);
+      if (store->contains(name)) continue;
+      if (from > slot.size() || store->size() >= facts_.kv_blocks_max) {
+        lost_blocks_ += JoinKvNames({&name, 1});
+        continue;
+      }
+      (*store)[name].assign(slot.begin() + static_cast<std::ptrdiff_t>(begin),
+                            slot.begin() + static_cast<std::ptrdiff_t>(from));
+    }
   }
 
   void Open(const wire::SequenceOpen& open) {
@@ -407,6 +463,9 @@ class FakeStages {
   const size_t cells_;
   std::vector<std::vector<std::vector<uint64_t>>> stages_;       // [stages][slots][positions]
   std::vector<std::vector<std::vector<uint64_t>>> checkpoints_;  // [stages][checkpoints][positions]
+  std::vector<Store> stores_;                                    // [stages]
+  std::string lost_blocks_;                                      // since the last result
+  bool copies_ = false;                      // the step that is being applied
   std::vector<Sequence> sequences_;                              // [slots], of the last stage
   std::set<int32_t> shared_;      // slots that were copied, from or to, since they were empty
   std::vector<int64_t> free_us_;  // [stages]

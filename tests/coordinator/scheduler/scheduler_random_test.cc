@@ -71,6 +71,7 @@ class RandomRun {
       for (uint32_t n = Pick(0, 2); n > 0; --n) Add();
       if (Pick(0, 9) == 0) Leave();
       if (restarts_ && Pick(0, 99) == 0) Restart();
+      if (failures_per_mille_ > 0 && Pick(0, 29) == 0) LoseBlock();
       for (uint32_t n = Pick(0, 6); n > 0; --n) sim_.Next();
       const SchedulerStats stats = sim_.scheduler.Stats();
       ASSERT_LE(stats.kv_cells_used, stats.kv_cells);
@@ -117,6 +118,7 @@ class RandomRun {
     facts_.cache.checkpoint = Flip() && (!facts_.cache.trim || facts_.cache.window_tokens > 0);
     facts_.n_checkpoints = Pick(0, 5);
     facts_.cache.rewind = facts_.cache.trim && facts_.cache.window_tokens == 0;
+    if (facts_.cache.rewind && Pick(0, 3) != 0) facts_.kv_blocks_max = Pick(1, 40);
     return facts_;
   }
   SchedulerPolicy MakePolicy() {
@@ -143,6 +145,7 @@ class RandomRun {
   void Add() {
     GenerationRequest request;
     request.client = absl::StrCat("client ", Pick(0, 3));
+    request.cache_scope = Pick(0, 3) == 0 ? "one of them" : "";
     if (Flip()) {
       const std::vector<int32_t>& beginning = beginnings_[Pick(0, 2)];
       request.prompt.assign(beginning.begin(),
@@ -186,6 +189,13 @@ class RandomRun {
                           sim_.now_us);
     sim_.TakeEvents();
     EXPECT_TRUE(sim_.seen[id].end.has_value());
+  }
+
+  // A stage's disk is damaged, which it has not noticed yet.
+  void LoseBlock() {
+    FakeStages::Store& store = sim_.stages->stores()[Pick(0, facts_.n_stages - 1)];
+    if (store.empty()) return;
+    store.erase(std::next(store.begin(), Pick(0, static_cast<uint32_t>(store.size()) - 1)));
   }
 
   void Restart() {
@@ -267,6 +277,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
     sum.preemptions += stats.preemptions;
     sum.cached_tokens += stats.cached_tokens;
     sum.checkpoints_used += stats.checkpoints_used;
+    sum.loaded_tokens += stats.loaded_tokens;
     sum.requests += stats.requests;
     n_drafts += stats.draft_tokens();
     n_accepted += stats.accepted_tokens();
@@ -278,6 +289,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   EXPECT_GT(sum.preemptions, 100);
   EXPECT_GT(sum.cached_tokens, 10'000);
   EXPECT_GT(sum.checkpoints_used, 100);
+  EXPECT_GT(sum.loaded_tokens, 10'000);
   EXPECT_GT(n_moves, 20);
   EXPECT_GT(n_outputs, 500);
   EXPECT_GT(n_accepted, 1000u);

@@ -114,16 +114,22 @@ class SchedulerSim {
     }
   }
 
+  // Other stages, with the disks of those before.
   void Restart(const PipelineFacts& facts) {
     facts_ = facts;
     in_flight_.clear();
+    std::vector<FakeStages::Store> disks = std::move(stages->stores());
     stages.emplace(facts, costs_);
-    scheduler.Restart(facts, SlotContents::kNothing, /*broke=*/true, now_us);
+    disks.resize(facts.n_stages);
+    stages->stores() = std::move(disks);
+    facts_.kv_blocks = stages->StoredBlocks();
+    scheduler.Restart(facts_, SlotContents::kNothing, /*broke=*/true, now_us);
   }
   // The caches move with the sequences. False: the sequences are fed again.
   bool Move() {
     in_flight_.clear();
     stages->Carry();
+    facts_.kv_blocks = stages->StoredBlocks();
     return scheduler.Restart(facts_, SlotContents::kAsBefore, /*broke=*/false, now_us);
   }
 

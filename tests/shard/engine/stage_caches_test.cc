@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "shard/engine/stage.h"
+#include "shard/kv_store/kv_store.h"
 #include "tests/shard/engine/stage_chain.h"
 
 namespace strata {
@@ -140,6 +142,82 @@ TEST_P(StageCaches, ANewVersionMarksEarlierReadsAsStale) {
     ASSERT_TRUE(here_.Apply(wire::KvEdit::COPY, 3, 0, 0, 2).ok());
     EXPECT_NE(version(), trimmed);
   }
+}
+
+// A chain whose stages keep KV blocks below `folder`.
+std::unique_ptr<Chain> StoringChain(const std::shared_ptr<const ModelFile>& model,
+                                    const std::vector<uint32_t>& cuts, const StageOptions& options,
+                                    const std::string& folder) {
+  auto chain = std::make_unique<Chain>(model, cuts, options);
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    auto store = KvStore::Open(
+        {.folder = folder, .identity = absl::StrCat(i), .bytes_max = 1 << 24});
+    EXPECT_TRUE(store.ok()) << store.status();
+    chain->stage(i).SetKvStore(*std::move(store));
+  }
+  return chain;
+}
+
+wire::KvEdit BlockEdit(wire::KvEdit::Kind kind, int32_t slot, absl::Span<const KvName> names) {
+  wire::KvEdit edit;
+  edit.set_kind(kind);
+  edit.set_slot(slot);
+  edit.set_blocks(JoinKvNames(names));
+  return edit;
+}
+
+TEST_P(StageCaches, StoredBlocksAreLoadedByLaterStages) {
+  if (!here_.stage(0).SplitsCaches()) GTEST_SKIP() << "such a cache is not stored in blocks";
+  StageOptions options = OptionsOf(GetParam());
+  options.n_ctx = 256;
+  if (options.cache.kv_cells != 0) options.cache.kv_cells = 512;
+  constexpr int32_t kLength = 2 * kKvBlockTokens;
+  const std::string folder = testing::MakeTestFolder();
+  const std::vector<KvName> names = KvNamesOf("", std::vector<int32_t>(kLength, 1));
+  std::vector<std::string> caches;
+  absl::StatusOr<Logits> expected;
+  {
+    const auto first = StoringChain(model_, cuts_, options, folder);
+    for (int32_t at = 0; at < kLength; at += 64) {
+      ASSERT_TRUE(first->Decode(Prompt(0, at, 64)).ok());
+    }
+    for (int i = 0; i < 2; ++i) {
+      Stage& stage = first->stage(i);
+      EXPECT_GT(stage.facts().kv_blocks_max, 100u);
+      ASSERT_TRUE(stage.Apply(BlockEdit(wire::KvEdit::STORE, 0, names)).ok());
+      EXPECT_TRUE(stage.TakeLostBlocks().empty());
+      caches.push_back(stage.ReadCache(0, 0, kLength)->bytes);
+      // Not all of them are there.
+      ASSERT_TRUE(stage.Apply(BlockEdit(wire::KvEdit::STORE, 1, names)).ok());
+      EXPECT_EQ(stage.TakeLostBlocks(), names);
+    }
+    expected = first->Decode(Prompt(0, kLength, 3));
+    ASSERT_TRUE(expected.ok()) << expected.status();
+  }
+  const auto second = StoringChain(model_, cuts_, options, folder);
+  ASSERT_TRUE(second->Decode(Prompt(3, 0, 20)).ok());  // it has the first cells
+  for (int i = 0; i < 2; ++i) {
+    Stage& stage = second->stage(i);
+    EXPECT_EQ(stage.StoredBlocks().size(), names.size());
+    ASSERT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, names)), absl::OkStatus());
+    EXPECT_EQ(stage.SlotStateOf(0).positions, static_cast<uint32_t>(kLength));
+    EXPECT_EQ(stage.ReadCache(0, 0, kLength)->bytes, caches[static_cast<size_t>(i)]);
+  }
+  const auto got = second->Decode(Prompt(0, kLength, 3));
+  ASSERT_TRUE(got.ok()) << got.status();
+  for (uint32_t k = 0; k < kVocab; ++k) EXPECT_NEAR((*expected)[0][k], (*got)[0][k], 1e-2) << k;
+
+  Stage& stage = second->stage(0);
+  const auto missing = KvNamesOf("", std::vector<int32_t>(kLength, 2));
+  EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, missing)).code(), Code::kNotFound);
+  EXPECT_EQ(stage.SlotStateOf(0).positions, static_cast<uint32_t>(kLength) + 3) << "unchanged";
+  EXPECT_EQ(stage.TakeLostBlocks(), std::vector<KvName>{missing[0]});
+  EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, {})).code(), Code::kInvalidArgument);
+  const std::vector<KvName> too_many(100, names[0]);
+  EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, too_many)).code(), Code::kInvalidArgument);
+  ASSERT_TRUE(stage.Apply(BlockEdit(wire::KvEdit::FORGET, 0, names)).ok());
+  EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 1, names)).code(), Code::kNotFound);
+  EXPECT_TRUE(stage.StoredBlocks().empty());
 }
 
 // Bit for bit: the cells of a sequence do not depend on other sequences.

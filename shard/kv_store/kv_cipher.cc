@@ -1,0 +1,139 @@
+#include "shard/kv_store/kv_cipher.h"
+
+#include <openssl/evp.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "transport/security/hkdf.h"
+#include "transport/security/openssl_status.h"
+
+namespace strata {
+namespace {
+
+constexpr char kPurpose[] = "strata 2026-11 kv blocks of ";
+constexpr int kNonceBytes = 12;
+constexpr int kTagBytes = 16;
+static_assert(kNonceBytes + kTagBytes == kKvSealBytes);
+
+const uint8_t* Bytes(absl::string_view text) {
+  return reinterpret_cast<const uint8_t*>(text.data());
+}
+uint8_t* Bytes(char* text) { return reinterpret_cast<uint8_t*>(text); }
+
+// The parts of what HKDF derives.
+struct Keys {
+  std::array<uint8_t, 16> folder;
+  std::array<uint8_t, 32> names;
+  std::array<uint8_t, 32> blocks;
+};
+
+// One block of AES, whole, so that nothing stays in the context. A null context is refused.
+KvName Permute(evp_cipher_ctx_st* context, const KvName& name) {
+  KvName out = {};
+  int n = 0;
+  EVP_CipherUpdate(context, Bytes(out.data()), &n, Bytes({name.data(), name.size()}),
+                   static_cast<int>(name.size()));
+  return out;
+}
+
+// Runs `bytes` through a context that has a nonce, after the name. Returns false when it fails.
+bool Update(evp_cipher_ctx_st* context, const KvName& name, absl::string_view bytes, char* out) {
+  int n = 0;
+  return EVP_CipherUpdate(context, nullptr, &n, Bytes({name.data(), name.size()}),
+                          static_cast<int>(name.size())) == 1 &&
+         EVP_CipherUpdate(context, Bytes(out), &n, Bytes(bytes), static_cast<int>(bytes.size())) ==
+             1;
+}
+
+}  // namespace
+
+absl::StatusOr<KvCipher> KvCipher::Make(const Secret& key, absl::string_view identity) {
+  std::array<uint8_t, sizeof(Keys)> derived;
+  const std::string info = absl::StrCat(kPurpose, identity);
+  const absl::Span<const uint8_t> secret(Bytes(key.Reveal()), key.Reveal().size());
+  if (auto s = HkdfSha256({.secret = secret, .salt = {}, .info = info}, absl::MakeSpan(derived));
+      !s.ok()) {
+    return s;
+  }
+  Keys keys;
+  static_assert(sizeof(keys) == sizeof(derived));
+  auto from = derived.begin();
+  const auto take = [&from](auto& part) {
+    std::copy_n(from, part.size(), part.begin());
+    from += static_cast<int64_t>(part.size());
+  };
+  take(keys.folder);
+  take(keys.names);
+  take(keys.blocks);
+
+  KvCipher cipher;
+  cipher.folder_ = absl::BytesToHexString(
+      {reinterpret_cast<const char*>(keys.folder.data()), keys.folder.size()});
+  for (Context* context : {&cipher.to_file_, &cipher.from_file_, &cipher.seal_, &cipher.open_}) {
+    context->reset(EVP_CIPHER_CTX_new());
+    if (*context == nullptr) return OpensslError("no cipher");
+  }
+  constexpr int kEncrypt = 1, kDecrypt = 0;
+  const bool ok =
+      EVP_CipherInit_ex2(cipher.to_file_.get(), EVP_aes_256_ecb(), keys.names.data(), nullptr,
+                         kEncrypt, nullptr) == 1 &&
+      EVP_CipherInit_ex2(cipher.from_file_.get(), EVP_aes_256_ecb(), keys.names.data(), nullptr,
+                         kDecrypt, nullptr) == 1 &&
+      EVP_CIPHER_CTX_set_padding(cipher.to_file_.get(), 0) == 1 &&
+      EVP_CIPHER_CTX_set_padding(cipher.from_file_.get(), 0) == 1 &&
+      EVP_CipherInit_ex2(cipher.seal_.get(), EVP_aes_256_gcm(), keys.blocks.data(), nullptr,
+                         kEncrypt, nullptr) == 1 &&
+      EVP_CipherInit_ex2(cipher.open_.get(), EVP_aes_256_gcm(), keys.blocks.data(), nullptr,
+                         kDecrypt, nullptr) == 1;
+  if (!ok) return OpensslError("AES-256");
+  return cipher;
+}
+
+std::string KvCipher::FileOf(const KvName& name) const {
+  const KvName file = Permute(to_file_.get(), name);
+  return absl::BytesToHexString({file.data(), file.size()});
+}
+
+std::optional<KvName> KvCipher::NameOf(absl::string_view file) const {
+  std::string bytes;
+  if (file.size() != 2 * kKvNameBytes || !absl::HexStringToBytes(file, &bytes)) return std::nullopt;
+  return Permute(from_file_.get(), SplitKvNames(bytes).front());
+}
+
+absl::StatusOr<std::string> KvCipher::Seal(const KvName& name, absl::string_view bytes) const {
+  std::string sealed(kKvSealBytes + bytes.size(), '\0');
+  if (getentropy(sealed.data(), kNonceBytes) != 0) {
+    return absl::UnavailableError("the system gives no random bytes");
+  }
+  int n = 0;
+  const bool ok =
+      EVP_CipherInit_ex2(seal_.get(), nullptr, nullptr, Bytes(sealed.data()), 1, nullptr) == 1 &&
+      Update(seal_.get(), name, bytes, sealed.data() + kKvSealBytes) &&
+      EVP_CipherFinal_ex(seal_.get(), Bytes(sealed.data()), &n) == 1 &&
+      EVP_CIPHER_CTX_ctrl(seal_.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes,
+                          sealed.data() + kNonceBytes) == 1;
+  if (!ok) return OpensslError("AES-256-GCM");
+  return sealed;
+}
+
+absl::StatusOr<std::string> KvCipher::Open(const KvName& name, absl::string_view sealed) const {
+  if (sealed.size() < kKvSealBytes) return absl::DataLossError("a KV block is cut short");
+  std::string bytes(sealed.size() - kKvSealBytes, '\0');
+  std::string tag(sealed.substr(kNonceBytes, kTagBytes));
+  int n = 0;
+  const bool ok =
+      EVP_CipherInit_ex2(open_.get(), nullptr, nullptr, Bytes(sealed), 0, nullptr) == 1 &&
+      EVP_CIPHER_CTX_ctrl(open_.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()) == 1 &&
+      Update(open_.get(), name, sealed.substr(kKvSealBytes), bytes.data()) &&
+      EVP_CipherFinal_ex(open_.get(), Bytes(bytes.data()), &n) == 1;
+  if (!ok) return absl::DataLossError("a KV block is damaged");
+  return bytes;
+}
+
+}  // namespace strata

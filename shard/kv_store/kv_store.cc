@@ -1,0 +1,328 @@
+#include "shard/kv_store/kv_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "transport/base/thread_name.h"
+#include "transport/security/private_file.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kKeyFile[] = "/key";
+constexpr char kLockFile[] = "/lock";
+constexpr char kUnfinished[] = "/unfinished";
+constexpr size_t kKeyBytes = 32;
+// Of blocks that wait to be written; more are lost.
+constexpr uint64_t kWaitingBytesMax = 512 << 20;
+// A stage that is leaving may still write what it has.
+constexpr int kLockTries = 40;
+constexpr absl::Duration kLockWait = absl::Milliseconds(50);
+
+absl::Status SystemError(absl::string_view path) {
+  return absl::ErrnoToStatus(errno, path);  // "PATH: No space left on device"
+}
+
+// The node's key, made where there is none yet.
+absl::StatusOr<Secret> KeyOf(const std::string& folder) {
+  if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
+  const std::string path = folder + kKeyFile;
+  auto key = ReadPrivateFile(path);
+  if (absl::IsNotFound(key.status())) {
+    std::string bytes(kKeyBytes, '\0');
+    if (getentropy(bytes.data(), bytes.size()) != 0) return SystemError("random bytes");
+    const absl::Status made = WritePrivateFile(path, bytes, PrivateFileMode::kNew);
+    Wipe(&bytes);
+    if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+    key = ReadPrivateFile(path);
+  }
+  if (key.ok() && key->Reveal().size() != kKeyBytes) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is damaged; remove it"));
+  }
+  return key;
+}
+
+// The lock of a store's folder, which is made. kFailedPrecondition: another one has it.
+absl::StatusOr<int> Lock(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return SystemError(folder);
+  const std::string path = folder + kLockFile;
+  const int fd = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0) return SystemError(path);
+  for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (i == kLockTries) {
+      close(fd);
+      return absl::FailedPreconditionError(absl::StrCat(folder, " is used by another stage"));
+    }
+    absl::SleepFor(kLockWait);
+  }
+  return fd;
+}
+
+struct Folder {
+  fs::path path;
+  uint64_t bytes = 0;
+  fs::file_time_type used;
+};
+
+// A store that nobody has open.
+Folder Look(const fs::path& path) {
+  Folder folder = {.path = path};
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(path, error)) {
+    const uint64_t bytes = file.file_size(error);
+    if (error) continue;
+    folder.bytes += bytes;
+    folder.used = std::max(folder.used, file.last_write_time(error));
+  }
+  return folder;
+}
+
+// Removes stores that nobody has open, the least recently used first, until at most `bytes_max` are
+// left of them.
+void RemoveOthers(const std::string& root, const std::string& own, uint64_t bytes_max) {
+  std::vector<Folder> others;
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root, error)) {
+    if (!entry.is_directory(error) || entry.path() == own) continue;
+    const int fd = open((entry.path() / (kLockFile + 1)).c_str(), O_RDWR | O_CLOEXEC);
+    const bool is_open = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;
+    if (fd >= 0) close(fd);
+    if (is_open) continue;
+    bytes += others.emplace_back(Look(entry.path())).bytes;
+  }
+  std::ranges::sort(others, {}, &Folder::used);
+  for (const Folder& folder : others) {
+    if (bytes <= bytes_max) return;
+    fs::remove_all(folder.path, error);
+    bytes -= folder.bytes;
+  }
+}
+
+absl::StatusOr<std::string> ReadAll(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::NotFoundError(SystemError(path).message());
+  const auto close_file = absl::MakeCleanup([fd] { close(fd); });
+  struct stat file = {};
+  if (fstat(fd, &file) != 0) return SystemError(path);
+  std::string bytes(static_cast<size_t>(file.st_size), '\0');
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = read(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return SystemError(path);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  bytes.resize(done);
+  // So that Names() has it last when the store is opened again.
+  futimens(fd, nullptr);
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
+  const auto key = KeyOf(options.folder);
+  if (!key.ok()) return key.status();
+  auto caller = KvCipher::Make(*key, options.identity);
+  if (!caller.ok()) return caller.status();
+  auto writer = KvCipher::Make(*key, options.identity);
+  if (!writer.ok()) return writer.status();
+  const std::string folder = absl::StrCat(options.folder, "/", caller->folder());
+  const auto lock = Lock(folder);
+  if (!lock.ok()) return lock.status();
+  RemoveOthers(options.folder, folder, options.others_bytes_max);
+  std::unique_ptr<KvStore> store(
+      new KvStore(folder, {.caller = *std::move(caller), .writer = *std::move(writer)}, *lock,
+                  options.bytes_max));
+  store->Scan();
+  store->writer_ = std::thread([store = store.get()] { store->RunWriter(); });
+  return store;
+}
+
+KvStore::KvStore(std::string folder, Ciphers ciphers, int lock_fd, uint64_t bytes_max)
+    : folder_(std::move(folder)),
+      ciphers_(std::move(ciphers)),
+      lock_fd_(lock_fd),
+      bytes_max_(bytes_max) {}
+
+KvStore::~KvStore() {
+  {
+    absl::MutexLock lock(mu_);
+    stopping_ = true;
+  }
+  writer_.join();
+  close(lock_fd_);
+}
+
+void KvStore::Scan() {
+  absl::MutexLock lock(mu_);
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(folder_, error)) {
+    const std::optional<KvName> name = ciphers_.caller.NameOf(file.path().filename().string());
+    const uint64_t bytes = file.file_size(error);
+    if (!name || error) continue;
+    blocks_[*name] = {.bytes = bytes,
+                      .used = file.last_write_time(error).time_since_epoch().count()};
+    bytes_used_ += bytes;
+  }
+}
+
+std::vector<KvName> KvStore::Names() const {
+  absl::MutexLock lock(mu_);
+  std::vector<std::pair<int64_t, KvName>> by_use;
+  for (const auto& [name, block] : blocks_) by_use.emplace_back(block.used, name);
+  std::ranges::sort(by_use);
+  std::vector<KvName> names;
+  names.reserve(by_use.size());
+  for (const auto& [used, name] : by_use) names.push_back(name);
+  return names;
+}
+
+void KvStore::Put(const KvName& name, std::string bytes) {
+  absl::MutexLock lock(mu_);
+  if (blocks_.contains(name)) return;
+  const uint64_t size = bytes.size() + kKvSealBytes;
+  if (bytes_used_ + size > bytes_max_ || waiting_bytes_ + size > kWaitingBytesMax) {
+    lost_.push_back(name);
+    return;
+  }
+  blocks_[name] = {.bytes = size,
+                   .used = absl::GetCurrentTimeNanos(),
+                   .waiting = std::make_shared<const std::string>(std::move(bytes))};
+  bytes_used_ += size;
+  waiting_bytes_ += size;
+  to_write_.push_back(name);
+}
+
+absl::StatusOr<std::string> KvStore::Get(const KvName& name) {
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = blocks_.find(name);
+    if (found == blocks_.end()) {
+      lost_.push_back(name);
+      return absl::NotFoundError("a KV block is not there");
+    }
+    if (found->second.waiting != nullptr) return *found->second.waiting;
+  }
+  const std::string path = PathOf(ciphers_.caller, name);
+  auto sealed = ReadAll(path);
+  auto bytes = sealed.ok() ? ciphers_.caller.Open(name, *sealed) : sealed;
+  if (!bytes.ok()) {
+    LOG(WARNING) << path << ": " << bytes.status().message() << "; its tokens are fed again";
+    absl::MutexLock lock(mu_);
+    Lose(name);
+  }
+  return bytes;
+}
+
+void KvStore::Forget(const KvName& name) {
+  absl::MutexLock lock(mu_);
+  Erase(name);
+}
+
+std::vector<KvName> KvStore::TakeLost() {
+  absl::MutexLock lock(mu_);
+  return std::exchange(lost_, {});
+}
+
+void KvStore::Lose(const KvName& name) {
+  Erase(name);
+  lost_.push_back(name);
+}
+
+void KvStore::Erase(const KvName& name) {
+  const auto found = blocks_.find(name);
+  if (found == blocks_.end()) return;
+  bytes_used_ -= found->second.bytes;
+  if (found->second.waiting != nullptr) {
+    waiting_bytes_ -= found->second.bytes;
+  } else {
+    unlink(PathOf(ciphers_.caller, name).c_str());
+  }
+  blocks_.erase(found);
+}
+
+absl::Status KvStore::Write(const KvName& name, absl::string_view bytes) const {
+  const auto sealed = ciphers_.writer.Seal(name, bytes);
+  if (!sealed.ok()) return sealed.status();
+  const std::string unfinished = folder_ + kUnfinished;
+  const int fd = open(unfinished.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+  if (fd < 0) return SystemError(folder_);
+  size_t done = 0;
+  absl::Status status;
+  while (done < sealed->size() && status.ok()) {
+    const ssize_t n = write(fd, sealed->data() + done, sealed->size() - done);
+    if (n >= 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      status = SystemError(folder_);
+    }
+  }
+  if (close(fd) != 0 && status.ok()) status = SystemError(folder_);
+  const std::string path = PathOf(ciphers_.writer, name);
+  if (status.ok() && rename(unfinished.c_str(), path.c_str()) != 0) status = SystemError(folder_);
+  if (!status.ok()) unlink(unfinished.c_str());
+  return status;
+}
+
+void KvStore::RunWriter() {
+  NameThread("kv_store");
+  while (true) {
+    KvName name;
+    std::shared_ptr<const std::string> bytes;
+    {
+      absl::MutexLock lock(mu_);
+      const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return !to_write_.empty() || stopping_;
+      };
+      mu_.Await(absl::Condition(&has_work));
+      if (to_write_.empty()) return;
+      name = to_write_.front();
+      to_write_.pop_front();
+      const auto found = blocks_.find(name);
+      if (found != blocks_.end()) bytes = found->second.waiting;
+    }
+    if (bytes == nullptr) continue;  // it was forgotten, or is written already
+    OnWritten(name, bytes, Write(name, *bytes));
+  }
+}
+
+void KvStore::OnWritten(const KvName& name, const std::shared_ptr<const std::string>& bytes,
+                        const absl::Status& status) {
+  absl::MutexLock lock(mu_);
+  const auto found = blocks_.find(name);
+  const bool is_wanted = found != blocks_.end() && found->second.waiting == bytes;
+  if (status.ok() && is_wanted) {
+    waiting_bytes_ -= found->second.bytes;
+    found->second.waiting = nullptr;
+  } else if (status.ok()) {
+    unlink(PathOf(ciphers_.writer, name).c_str());  // it was forgotten meanwhile
+  } else if (is_wanted) {
+    Lose(name);
+  }
+  if (!status.ok() && !has_failed_) {
+    LOG(WARNING) << "cannot keep processed prompts: " << status.message()
+                 << "; they are processed again. See strata node --kv-cache-disk";
+  }
+  has_failed_ = !status.ok();
+}
+
+}  // namespace strata

@@ -1,0 +1,175 @@
+// Prompts whose KV blocks the stages keep on their disks: what is stored, loaded, and forgotten.
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/coordinator/scheduler/scheduler_sim.h"
+
+namespace strata {
+namespace {
+
+PipelineFacts StoringFacts(uint32_t kv_blocks_max = 100) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 1024;
+  facts.n_slots = 2;
+  facts.cache = {.trim = true, .copy = true, .rewind = true};
+  facts.kv_blocks_max = kv_blocks_max;
+  return facts;
+}
+
+// `n` tokens, the same for the same `first`.
+std::vector<int32_t> Text(int32_t first, size_t n) {
+  std::vector<int32_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), first);
+  for (int32_t& token : tokens) token %= 900;
+  return tokens;
+}
+
+class SchedulerStore : public ::testing::Test {
+ protected:
+  // Runs a request; returns how many tokens of its prompt were cached.
+  uint32_t Run(std::vector<int32_t> prompt, const std::string& scope = "") {
+    GenerationRequest request = MakeRequest(std::move(prompt), 4);
+    request.cache_scope = scope;
+    request.sampler.set_seed(FakeStages::kEndlessSeed);
+    const auto id = sim_.Add(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status();
+    sim_.RunToEnd();
+    const auto& record = sim_.seen.at(*id);
+    EXPECT_TRUE(record.end && record.end->status.ok());
+    sim_.ExpectRequestsAsAlone();
+    return record.end->usage.cached_tokens;
+  }
+  // Other texts, for which the slots give up what they hold.
+  void FillSlots() {
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(Run(Text(filler_ += 7, 40)), 0u);
+  }
+  size_t OnDisk(size_t stage) { return sim_.stages->stores()[stage].size(); }
+
+  PipelineFacts facts_ = StoringFacts();
+  SchedulerSim sim_{facts_, {}};
+  int32_t filler_ = 500;
+};
+
+TEST_F(SchedulerStore, ALostSlotIsLoaded) {
+  EXPECT_EQ(Run(Text(1, 300)), 0u);
+  EXPECT_EQ(OnDisk(0), 4u);
+  EXPECT_EQ(sim_.scheduler.Stats().kv_blocks, 4u);
+  FillSlots();
+  EXPECT_EQ(Run(Text(1, 300)), 256u);
+  EXPECT_EQ(sim_.scheduler.Stats().loaded_tokens, 256u);
+  EXPECT_EQ(Run(Text(1, 300)), 299u) << "the slot has more than the disk";
+  EXPECT_EQ(OnDisk(0), 4u);
+}
+
+TEST_F(SchedulerStore, OtherStagesLoadWhatWasStoredBefore) {
+  Run(Text(1, 200));
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 200)), 192u);
+  // The last token is fed, always.
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 192)), 128u);
+}
+
+TEST_F(SchedulerStore, APromptThatPartsFromAnEarlierOneLosesWhatFollows) {
+  Run(Text(1, 300));
+  std::vector<int32_t> prompt = Text(1, 300);
+  prompt[150] = 899;
+  FillSlots();
+  EXPECT_EQ(Run(prompt), 128u);
+  EXPECT_EQ(OnDisk(0), 6u) << "two blocks are shared";
+}
+
+TEST_F(SchedulerStore, ScopesDoNotShare) {
+  Run(Text(1, 200), "token a");
+  EXPECT_EQ(Run(Text(1, 200)), 0u) << "neither a slot";
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 200), "token b"), 0u) << "nor the disk";
+  EXPECT_EQ(Run(Text(1, 200), "token a"), 192u);
+}
+
+TEST_F(SchedulerStore, ABlockThatAStageLacksIsNotLoaded) {
+  Run(Text(1, 300));
+  const std::vector<KvName> names = KvNamesOf("", Text(1, 300));
+  sim_.stages->stores()[1].erase(names[2]);
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 300)), 128u);
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 300)), 256u) << "it was stored again";
+}
+
+TEST_F(SchedulerStore, ABlockThatIsLostUnnoticedCostsItsTokens) {
+  Run(Text(1, 300));
+  FillSlots();
+  sim_.stages->stores()[1].erase(KvNamesOf("", Text(1, 300))[1]);
+  Run(Text(1, 300));  // its output is right
+  EXPECT_EQ(sim_.scheduler.Stats().steps_failed, 1u);
+  FillSlots();
+  EXPECT_EQ(Run(Text(1, 300)), 256u) << "it was stored again";
+  EXPECT_EQ(sim_.scheduler.Stats().steps_failed, 1u);
+}
+
+TEST_F(SchedulerStore, TheLeastRecentlyUsedGoFirst) {
+  facts_.kv_blocks_max = 6;
+  sim_.Restart(facts_);
+  Run(Text(1, 200));
+  Run(Text(300, 200));
+  FillSlots();
+  Run(Text(1, 200));    // used again
+  Run(Text(600, 200));  // more than there is room for
+  EXPECT_LE(OnDisk(0), 6u);
+  EXPECT_EQ(sim_.stages->stores()[0].size(), sim_.stages->stores()[1].size());
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 200)), 192u);
+  EXPECT_EQ(Run(Text(300, 200)), 0u);
+}
+
+TEST_F(SchedulerStore, ASequenceLongerThanTheDiskKeepsItsBeginning) {
+  facts_.kv_blocks_max = 2;
+  sim_.Restart(facts_);
+  Run(Text(1, 500));
+  EXPECT_EQ(OnDisk(0), 2u);
+  sim_.Restart(facts_);
+  EXPECT_EQ(Run(Text(1, 500)), 128u);
+}
+
+TEST_F(SchedulerStore, APreemptedSequenceIsLoaded) {
+  facts_.kv_cells = 700;
+  sim_.Restart(facts_);
+  for (int32_t i = 0; i < 2; ++i) {
+    GenerationRequest request = MakeRequest(Text(1 + 300 * i, 300), 150);
+    request.sampler.set_seed(FakeStages::kEndlessSeed);
+    ASSERT_TRUE(sim_.Add(std::move(request)).ok());
+  }
+  sim_.RunToEnd();
+  sim_.ExpectRequestsAsAlone();
+  const SchedulerStats stats = sim_.scheduler.Stats();
+  EXPECT_GT(stats.preemptions, 0u);
+  EXPECT_LT(stats.rows, 2 * 450 + 200u) << "the prompt was fed twice";
+}
+
+TEST_F(SchedulerStore, NothingIsStoredOfTextsWithoutAnEnd) {
+  Run(Text(1, 63));
+  EXPECT_EQ(OnDisk(0), 1u) << "with the tokens that were generated";
+  GenerationRequest embedding = MakeRequest(Text(100, 200), 1);
+  embedding.sampler.set_pooling(wire::POOLING_MEAN);
+  ASSERT_TRUE(sim_.Add(std::move(embedding)).ok());
+  sim_.RunToEnd();
+  EXPECT_EQ(OnDisk(0), 1u);
+}
+
+TEST(SchedulerStoreOff, WhatCannotBeSharedIsNotStored) {
+  for (const SchedulerPolicy& policy :
+       {SchedulerPolicy{.keep_prefixes = false}, SchedulerPolicy{.exact = true}}) {
+    SchedulerSim sim(StoringFacts(), policy);
+    ASSERT_TRUE(sim.Add(MakeRequest(Text(1, 200), 4)).ok());
+    sim.RunToEnd();
+    EXPECT_TRUE(sim.stages->stores()[0].empty());
+  }
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,108 @@
+// Prompts that were processed once are not processed again: real nodes, with what is on their disks.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/integration/api_cluster.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KeptPrompts : public testing::ApiCluster {
+ protected:
+  struct Outcome {
+    std::string text;
+    uint32_t prompt_tokens = 0;
+    uint32_t cached_tokens = 0;
+    bool operator==(const Outcome&) const = default;
+  };
+  Outcome Ask(const std::string& prompt) {
+    const Json done = Completion(
+        0,
+        {{"model", name_}, {"prompt", prompt}, {"max_tokens", 12}, {"temperature", 0}, {"seed", 1}});
+    if (!done.contains("usage")) return {.text = done.dump()};
+    return {.text = done["choices"][0]["text"],
+            .prompt_tokens = done["usage"]["prompt_tokens"],
+            .cached_tokens = done["usage"]["prompt_tokens_details"]["cached_tokens"]};
+  }
+  bool IsLoaded() {
+    const HttpReply models = Get(0, "/v1/models");
+    return models.status == 200 && !Json::parse(models.body)["data"].empty();
+  }
+  // The files of blocks of a node.
+  std::vector<fs::path> Blocks(size_t node) const {
+    std::vector<fs::path> blocks;
+    for (const auto& file : fs::recursive_directory_iterator(folders_[node] + "/kv")) {
+      if (file.path().filename().string().size() == 32 && !file.is_directory()) {
+        blocks.push_back(file.path());
+      }
+    }
+    return blocks;
+  }
+
+  const std::string prompt_ = [] {
+    std::string text;
+    for (int i = 0; i < 40; ++i) text += absl::StrCat("The old captain counted to ", i, ". ");
+    return text;
+  }();
+};
+
+TEST_F(KeptPrompts, APromptIsProcessedOnceWhateverHappens) {
+  const Outcome first = Ask(prompt_);
+  ASSERT_GT(first.prompt_tokens, 300u) << first.text;
+  EXPECT_EQ(first.cached_tokens, 0u);
+  const uint32_t blocks = (first.prompt_tokens - 1) / 64 * 64;
+  EXPECT_TRUE(Eventually([&] { return Metric("strata_kv_blocks") * 64 >= blocks; }));
+  const auto expect_loaded = [&](const char* when) {
+    const Outcome again = Ask(prompt_);
+    EXPECT_EQ(again.cached_tokens, blocks) << when;
+    EXPECT_EQ(again.text, first.text) << when;
+    EXPECT_EQ(Metric("strata_prompt_tokens_loaded_total"), blocks) << when;
+  };
+
+  ASSERT_TRUE(Run(0, {"unload", name_, "--json"}).is_object());
+  ASSERT_TRUE(LoadOnBoth(seqs(), n_ctx()).is_object());
+  expect_loaded("the model was loaded again");
+
+  for (const auto& node : nodes_) (*node)->Kill();
+  for (const size_t node : {0, 1}) StartAgain(node);
+  ASSERT_TRUE(Eventually([&] { return IsLoaded(); }));
+  ASSERT_TRUE(Eventually([&] { return Ask("Hello").prompt_tokens > 0; }));
+  expect_loaded("both nodes were killed and started");
+
+  // One of them is damaged.
+  ASSERT_TRUE(Run(0, {"unload", name_, "--json"}).is_object());
+  ASSERT_FALSE(Blocks(1).empty());
+  for (const fs::path& block : Blocks(1)) {
+    std::fstream(block, std::ios::in | std::ios::out | std::ios::binary).seekp(100).put('!');
+  }
+  ASSERT_TRUE(LoadOnBoth(seqs(), n_ctx()).is_object());
+  EXPECT_EQ(Ask(prompt_).text, first.text) << "the blocks are damaged";
+  ASSERT_TRUE(Run(0, {"unload", name_, "--json"}).is_object());
+  ASSERT_TRUE(LoadOnBoth(seqs(), n_ctx()).is_object());
+  expect_loaded("the damaged blocks were stored again");
+}
+
+TEST_F(KeptPrompts, SlotsThatWereGivenToOthersAreLoaded) {
+  ASSERT_TRUE(Run(0, {"unload", name_, "--json"}).is_object());
+  ASSERT_TRUE(LoadOnBoth(/*seqs=*/1, n_ctx()).is_object());
+  const Outcome first = Ask(prompt_);
+  EXPECT_EQ(Ask("Something else, of which nothing is kept.").cached_tokens, 0u);
+  const Outcome again = Ask(prompt_);
+  EXPECT_EQ(again.text, first.text);
+  EXPECT_EQ(again.cached_tokens, (first.prompt_tokens - 1) / 64 * 64);
+  // A line at its beginning is another.
+  EXPECT_EQ(Ask("Today is Monday. " + prompt_).cached_tokens, 0u);
+  // And one in its middle: what is before it is not processed again.
+  std::string other = prompt_;
+  other.replace(other.size() / 2, 3, "XYZ");
+  const uint32_t cached = Ask(other).cached_tokens;
+  EXPECT_GT(cached, 0u);
+  EXPECT_LT(cached, again.cached_tokens);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,227 @@
+// Blocks on a disk that is what it is, or is damaged, full, or another's.
+#include "shard/kv_store/kv_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+KvName Name(int i) {
+  return KvNamesOf("", std::vector<int32_t>(kKvBlockTokens, i)).front();
+}
+
+std::vector<fs::path> FilesOf(const KvStore& store) {
+  std::vector<fs::path> files;
+  for (const auto& file : fs::directory_iterator(store.folder())) {
+    if (file.path().filename() != "lock") files.push_back(file.path());
+  }
+  return files;
+}
+
+class KvStoreTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<KvStore> Open(const std::string& identity = "a model",
+                                uint64_t bytes_max = 1 << 20, uint64_t others_bytes_max = 1 << 20) {
+    auto store = KvStore::Open({.folder = Folder(),
+                                .identity = identity,
+                                .bytes_max = bytes_max,
+                                .others_bytes_max = others_bytes_max});
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  std::string Folder() const { return folder_ + "/kv"; }
+
+  const std::string folder_ = testing::MakeTestFolder();
+};
+
+TEST_F(KvStoreTest, KeepsBlocksAlsoWhenItIsOpenedAgain) {
+  std::unique_ptr<KvStore> store = Open();
+  store->Put(Name(1), "one");
+  store->Put(Name(2), std::string(100'000, '2'));
+  EXPECT_EQ(*store->Get(Name(1)), "one") << "before it is written, or behind";
+  store.reset();
+  store = Open();
+  EXPECT_EQ(*store->Get(Name(1)), "one");
+  EXPECT_EQ(*store->Get(Name(2)), std::string(100'000, '2'));
+  EXPECT_TRUE(store->TakeLost().empty());
+  EXPECT_TRUE(absl::IsNotFound(store->Get(Name(3)).status()));
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(3)});
+  EXPECT_TRUE(store->TakeLost().empty());
+}
+
+TEST_F(KvStoreTest, ForgottenBlocksLeaveTheDisk) {
+  std::unique_ptr<KvStore> store = Open();
+  for (int i = 0; i < 20; ++i) store->Put(Name(i), absl::StrCat(i));
+  for (int i = 0; i < 19; ++i) store->Forget(Name(i));  // written or not
+  store->Forget(Name(99));
+  store->Put(Name(0), "again");
+  store.reset();
+  store = Open();
+  EXPECT_EQ(FilesOf(*store).size(), 2u);
+  EXPECT_EQ(*store->Get(Name(0)), "again");
+  EXPECT_EQ(*store->Get(Name(19)), "19");
+}
+
+TEST_F(KvStoreTest, NamesTheLeastRecentlyUsedFirst) {
+  std::unique_ptr<KvStore> store = Open();
+  for (int i = 0; i < 3; ++i) store->Put(Name(i), "x");
+  store.reset();
+  store = Open();
+  // The file system's clock may be coarse.
+  const timespec old[2] = {{.tv_sec = 1'000'000}, {.tv_sec = 1'000'000}};
+  for (const fs::path& file : FilesOf(*store)) utimensat(AT_FDCWD, file.c_str(), old, 0);
+  EXPECT_TRUE(store->Get(Name(1)).ok());
+  store.reset();
+  store = Open();
+  ASSERT_EQ(store->Names().size(), 3u);
+  EXPECT_EQ(store->Names().back(), Name(1));
+}
+
+TEST_F(KvStoreTest, ADamagedBlockIsNotReturned) {
+  std::unique_ptr<KvStore> store = Open();
+  for (int i = 0; i < 4; ++i) store->Put(Name(i), std::string(1000, 'x'));
+  store.reset();
+  store = Open();
+  const std::vector<fs::path> files = FilesOf(*store);
+  ASSERT_EQ(files.size(), 4u);
+  fs::resize_file(files[0], 500);
+  fs::resize_file(files[1], 0);
+  std::fstream(files[2], std::ios::in | std::ios::out | std::ios::binary).seekp(600).put('!');
+  fs::rename(files[2], Folder() + "/aside");
+  fs::rename(files[3], files[2]);  // a whole block under another one's name
+  fs::rename(Folder() + "/aside", files[3]);
+  std::vector<KvName> damaged;
+  for (int i = 0; i < 4; ++i) {
+    const auto block = store->Get(Name(i));
+    EXPECT_TRUE(absl::IsDataLoss(block.status())) << block.status();
+    damaged.push_back(Name(i));
+  }
+  EXPECT_EQ(store->TakeLost(), damaged);
+  EXPECT_TRUE(FilesOf(*store).empty()) << "they are of no use";
+  store->Put(Name(0), "new");
+  EXPECT_EQ(*store->Get(Name(0)), "new");
+}
+
+TEST_F(KvStoreTest, NothingOnTheDiskTellsWhatItIsOf) {
+  std::unique_ptr<KvStore> store = Open();
+  const std::string secret = "what somebody has asked";
+  store->Put(Name(1), secret);
+  const std::string folder = store->folder();
+  store.reset();
+  for (const auto& file : fs::recursive_directory_iterator(Folder())) {
+    if (file.is_directory()) continue;
+    std::ifstream in(file.path(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_EQ(bytes.find(secret.substr(0, 8)), std::string::npos) << file.path();
+    EXPECT_EQ(bytes.find({Name(1).data(), 8}), std::string::npos) << file.path();
+    struct stat mode = {};
+    ASSERT_EQ(stat(file.path().c_str(), &mode), 0);
+    EXPECT_EQ(mode.st_mode & 0777, 0600u) << file.path();
+  }
+  struct stat mode = {};
+  ASSERT_EQ(stat(folder.c_str(), &mode), 0);
+  EXPECT_EQ(mode.st_mode & 0777, 0700u);
+}
+
+TEST_F(KvStoreTest, AnotherIdentityOrKeyFindsNothing) {
+  Open()->Put(Name(1), "one");
+  std::unique_ptr<KvStore> other = Open("another model");
+  EXPECT_TRUE(other->Names().empty());
+  EXPECT_TRUE(absl::IsNotFound(other->Get(Name(1)).status()));
+  other.reset();
+  // A folder that was copied from another machine has another key.
+  fs::remove(Folder() + "/key");
+  EXPECT_TRUE(Open()->Names().empty());
+}
+
+TEST_F(KvStoreTest, OneAtATime) {
+  const std::unique_ptr<KvStore> store = Open();
+  const auto second = KvStore::Open({.folder = Folder(), .identity = "a model"});
+  EXPECT_TRUE(absl::IsFailedPrecondition(second.status())) << second.status();
+}
+
+TEST_F(KvStoreTest, MoreThanItsBytesAreLost) {
+  std::unique_ptr<KvStore> store = Open("a model", 2500);
+  for (int i = 0; i < 3; ++i) store->Put(Name(i), std::string(1000, 'x'));
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(2)});
+  store->Forget(Name(0));
+  store->Put(Name(2), std::string(1000, 'x'));
+  EXPECT_TRUE(store->TakeLost().empty());
+}
+
+TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
+  for (const char* identity : {"newer", "old"}) {
+    const std::unique_ptr<KvStore> store = Open(identity);
+    store->Put(Name(1), std::string(1000, 'x'));
+  }
+  const std::string old = Open("old")->folder();
+  for (const auto& file : fs::directory_iterator(old)) {
+    const timespec times[2] = {{.tv_sec = 1'000'000}, {.tv_sec = 1'000'000}};
+    utimensat(AT_FDCWD, file.path().c_str(), times, 0);
+  }
+  {
+    const std::unique_ptr<KvStore> used = Open("used");
+    used->Put(Name(1), std::string(5000, 'x'));
+    const std::unique_ptr<KvStore> store = Open("a model", 1000, 1500);
+    EXPECT_EQ(*used->Get(Name(1)), std::string(5000, 'x'));
+  }
+  EXPECT_TRUE(Open("old", 1000, 1 << 20)->Names().empty());
+  EXPECT_EQ(Open("newer", 1000, 1 << 20)->Names().size(), 1u);
+}
+
+TEST_F(KvStoreTest, AFullOrReadOnlyDiskLosesBlocksAndNothingElse) {
+  std::unique_ptr<KvStore> store = Open();
+  fs::remove_all(store->folder());  // as good as either
+  store->Put(Name(1), "one");
+  std::vector<KvName> lost;
+  for (int i = 0; i < 1000 && lost.empty(); ++i) {
+    usleep(10'000);
+    lost = store->TakeLost();
+  }
+  EXPECT_EQ(lost, std::vector<KvName>{Name(1)});
+  EXPECT_TRUE(absl::IsNotFound(store->Get(Name(1)).status()));
+  std::ofstream(folder_ + "/file") << "no folder";
+  const auto none = KvStore::Open({.folder = folder_ + "/file", .identity = "a model"});
+  EXPECT_FALSE(none.ok());
+}
+
+TEST(KvNames, AreOfAllTokensBeforeAndOfTheScope) {
+  std::vector<int32_t> tokens(3 * kKvBlockTokens + 5);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
+  const std::vector<KvName> names = KvNamesOf("", tokens);
+  ASSERT_EQ(names.size(), 3u);
+  EXPECT_EQ(SplitKvNames(JoinKvNames(names)), names);
+  EXPECT_EQ(KvNamesOf("", absl::MakeConstSpan(tokens).first(2 * kKvBlockTokens)),
+            std::vector<KvName>(names.begin(), names.end() - 1));
+  std::set<KvName> all(names.begin(), names.end());
+  const auto add = [&all](const std::vector<KvName>& more) { all.insert(more.begin(), more.end()); };
+  add(KvNamesOf("token a", tokens));
+  ++tokens[0];
+  add(KvNamesOf("", tokens));
+  EXPECT_EQ(all.size(), 9u) << "equal names of different blocks";
+  --tokens[0];
+  ++tokens[2 * kKvBlockTokens];
+  const std::vector<KvName> later = KvNamesOf("", tokens);
+  EXPECT_EQ(later[1], names[1]);
+  EXPECT_NE(later[2], names[2]);
+}
+
+}  // namespace
+}  // namespace strata
