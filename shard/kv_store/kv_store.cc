@@ -77,7 +77,7 @@ absl::StatusOr<int> Lock(const std::string& folder) {
 struct Folder {
   fs::path path;
   uint64_t bytes = 0;
-  fs::file_time_type used;
+  fs::file_time_type used = fs::file_time_type::min();
 };
 
 // A store that nobody has open.

@@ -14,7 +14,9 @@ namespace strata {
 namespace {
 
 OSSL_PARAM Octets(const char* name, const void* data, size_t size) {
-  return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), size);  // read only
+  // OpenSSL takes no null, which an empty view may have; it only reads.
+  const void* const there = data == nullptr ? "" : data;
+  return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(there), size);
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 // Long runs of the scheduler with everything at random: pipelines, caches, requests, cancels,
-// failed steps, other pipelines. A failure prints its seed.
+// failed steps, damaged disks, other pipelines. A failure prints its seed. STRATA_SIM_SCHEDULER_SEEDS
+// sets how many.
+#include <cstdlib>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "coordinator/request/request_status.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/scheduler/scheduler_sim.h"
@@ -263,7 +266,10 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   uint64_t n_drafts = 0, n_accepted = 0;
   SchedulerStats sum;
   std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever
-  for (uint64_t seed = 1; seed <= 600; ++seed) seeds.push_back(seed);
+  uint64_t n_seeds = 600;
+  const char* const wanted = std::getenv("STRATA_SIM_SCHEDULER_SEEDS");
+  if (wanted != nullptr) ASSERT_TRUE(absl::SimpleAtoi(wanted, &n_seeds)) << wanted;
+  for (uint64_t seed = 1; seed <= n_seeds; ++seed) seeds.push_back(seed);
   for (const uint64_t seed : seeds) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomRun run(seed);
