@@ -55,7 +55,7 @@ class KvIndex {
 
   size_t n_max_ = 0;
   uint32_t n_kept_ = 0;
-  std::map<KvName, Block> blocks_;    // at most n_max_
+  std::map<KvName, Block> blocks_;     // at most n_max_
   std::map<uint64_t, KvName> by_use_;  // of all of them
   uint64_t last_used_ = 0;
 };

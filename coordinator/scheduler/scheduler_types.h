@@ -131,7 +131,7 @@ struct SchedulerStats {
   uint64_t checkpoints_used = 0;
   uint64_t loaded_tokens = 0;  // of cached_tokens, from the stages' disks
   uint32_t kv_blocks = 0;      // that all stages have on their disks
-  uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
+  uint64_t preemptions = 0;    // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;
   // Over about the last ten seconds, by stage; empty: not known.
   std::vector<double> idle_share;

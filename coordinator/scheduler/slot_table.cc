@@ -277,8 +277,8 @@ SlotTable::PrefixSource SlotTable::BestSource(const Sequence& sequence) const {
   PrefixSource best;
   if (!policy_.keep_prefixes) return best;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    const PrefixSource source = Usable(
-        static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, sequence.tokens), sequence);
+    const PrefixSource source =
+        Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, sequence.tokens), sequence);
     const bool better = source.length > best.length ||
                         (source.length == best.length && best.must_copy && !source.must_copy);
     if (source.length >= std::max(policy_.prefix_tokens_min, 1u) && better) best = source;
@@ -318,8 +318,7 @@ void SlotTable::Store(int32_t slot) {
   const Slot& s = slots_[slot];
   if (!keeps_blocks() || s.shifted) return;
   const size_t length = s.tokens.size() - s.drafts.size();
-  const std::vector<KvName> names =
-      KvNamesOf(s.scope, absl::MakeConstSpan(s.tokens).first(length));
+  const std::vector<KvName> names = KvNamesOf(s.scope, absl::MakeConstSpan(s.tokens).first(length));
   const KvIndex::Added added = kv_.Add(names);
   SendForget(added.dropped);
   if (added.first == added.end) return;

@@ -98,8 +98,8 @@ struct NodeOptions {
   uint64_t cache_bytes_max = 0;     // 0: half of what is free on its disk
   // Of processed prompts in the data dir; 0: none; unset: KvBytesMaxOf() its disk.
   std::optional<uint64_t> kv_bytes_max;
-  bool stop_with_parent = false;    // stop when stdin ends
-  LinkSelectorOptions links;        // between its stages and others
+  bool stop_with_parent = false;  // stop when stdin ends
+  LinkSelectorOptions links;      // between its stages and others
   bool verbose = false;
   bool log_requests = false;  // from HTTP to every stage; with `verbose`, too
   LogFormat log_format = LogFormat::kText;

@@ -120,8 +120,8 @@ void LlamaStage::SetKvStore(std::unique_ptr<KvStore> store) {
   // A little more than libllama writes of each position.
   const uint64_t position_bytes =
       config_.facts.kv_bytes / std::max<uint64_t>(config_.facts.kv_cells, 1) + 1;
-  config_.facts.kv_blocks_max = static_cast<uint32_t>(std::min<uint64_t>(
-      store_->bytes_max() / (position_bytes * kKvBlockTokens), kKvBlocksMax));
+  config_.facts.kv_blocks_max = static_cast<uint32_t>(
+      std::min<uint64_t>(store_->bytes_max() / (position_bytes * kKvBlockTokens), kKvBlocksMax));
 }
 
 std::vector<KvName> LlamaStage::StoredBlocks() const {
@@ -145,8 +145,7 @@ void LlamaStage::StoreBlocks(const wire::KvEdit& edit) {
   if (store_ == nullptr || !has_all || pending_.any()) return lose();
   const auto state = ReadState(edit.slot());
   if (!state.ok()) return lose();
-  auto blocks =
-      BlocksOf(*state, static_cast<uint32_t>(edit.begin()), kKvBlockTokens, names.size());
+  auto blocks = BlocksOf(*state, static_cast<uint32_t>(edit.begin()), kKvBlockTokens, names.size());
   if (!blocks.ok()) return lose();
   for (size_t i = 0; i < names.size(); ++i) store_->Put(names[i], std::move((*blocks)[i]));
 }

@@ -115,9 +115,9 @@ class Stage {
   // [begin + delta, begin): positions have no gaps. kUnimplemented: not supported by this cache
   // (checked before libllama would abort), nothing changed; kInvalidArgument: slot or positions out
   // of range; kNotFound: a RESTORE of a missing checkpoint, or a LOAD of missing blocks, nothing
-  // changed; kResourceExhausted: no memory for a LOAD, nothing changed; kUnavailable: no LOAD before
-  // the next step, nothing changed; kDataLoss: a RESTORE or a LOAD that failed, and the slot is
-  // dropped.
+  // changed; kResourceExhausted: no memory for a LOAD, nothing changed; kUnavailable: no LOAD
+  // before the next step, nothing changed; kDataLoss: a RESTORE or a LOAD that failed, and the slot
+  // is dropped.
   virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
 
   // Empties all slots and drops all checkpoints: the state just after Load().

@@ -1,7 +1,7 @@
 // The names of KV blocks. A block is kKvBlockTokens positions of a sequence's KV cache, which one
 // stage keeps the keys and values of its layers for. Its name is a hash of all tokens up to its end
-// and of a scope, so that sequences of one scope that begin alike have blocks of the same names, and
-// those of other scopes have none. After vLLM's automatic prefix caching. Pure functions, any
+// and of a scope, so that sequences of one scope that begin alike have blocks of the same names,
+// and those of other scopes have none. After vLLM's automatic prefix caching. Pure functions, any
 // thread.
 #pragma once
 

@@ -80,17 +80,16 @@ absl::StatusOr<KvCipher> KvCipher::Make(const Secret& key, absl::string_view ide
     if (*context == nullptr) return OpensslError("no cipher");
   }
   constexpr int kEncrypt = 1, kDecrypt = 0;
-  const bool ok =
-      EVP_CipherInit_ex2(cipher.to_file_.get(), EVP_aes_256_ecb(), keys.names.data(), nullptr,
-                         kEncrypt, nullptr) == 1 &&
-      EVP_CipherInit_ex2(cipher.from_file_.get(), EVP_aes_256_ecb(), keys.names.data(), nullptr,
-                         kDecrypt, nullptr) == 1 &&
-      EVP_CIPHER_CTX_set_padding(cipher.to_file_.get(), 0) == 1 &&
-      EVP_CIPHER_CTX_set_padding(cipher.from_file_.get(), 0) == 1 &&
-      EVP_CipherInit_ex2(cipher.seal_.get(), EVP_aes_256_gcm(), keys.blocks.data(), nullptr,
-                         kEncrypt, nullptr) == 1 &&
-      EVP_CipherInit_ex2(cipher.open_.get(), EVP_aes_256_gcm(), keys.blocks.data(), nullptr,
-                         kDecrypt, nullptr) == 1;
+  const bool ok = EVP_CipherInit_ex2(cipher.to_file_.get(), EVP_aes_256_ecb(), keys.names.data(),
+                                     nullptr, kEncrypt, nullptr) == 1 &&
+                  EVP_CipherInit_ex2(cipher.from_file_.get(), EVP_aes_256_ecb(), keys.names.data(),
+                                     nullptr, kDecrypt, nullptr) == 1 &&
+                  EVP_CIPHER_CTX_set_padding(cipher.to_file_.get(), 0) == 1 &&
+                  EVP_CIPHER_CTX_set_padding(cipher.from_file_.get(), 0) == 1 &&
+                  EVP_CipherInit_ex2(cipher.seal_.get(), EVP_aes_256_gcm(), keys.blocks.data(),
+                                     nullptr, kEncrypt, nullptr) == 1 &&
+                  EVP_CipherInit_ex2(cipher.open_.get(), EVP_aes_256_gcm(), keys.blocks.data(),
+                                     nullptr, kDecrypt, nullptr) == 1;
   if (!ok) return OpensslError("AES-256");
   return cipher;
 }

@@ -6,10 +6,10 @@
 //   FOLDER/<hash>/lock                one store at a time
 //   FOLDER/<hash>/<encrypted name>    a block (kv_cipher.h), mode 0600
 //
-// <hash> is of all that decides which bytes are right: the model, the layers, the type of the cache,
-// the device, libllama. So a block of another model, of an older libllama, or copied from another
-// node's folder is not found. Files are written without a sync: a block that a power cut has cut
-// short is damaged, which is noticed, and costs what it would have saved.
+// <hash> is of all that decides which bytes are right: the model, the layers, the type of the
+// cache, the device, libllama. So a block of another model, of an older libllama, or copied from
+// another node's folder is not found. Files are written without a sync: a block that a power cut
+// has cut short is damaged, which is noticed, and costs what it would have saved.
 #pragma once
 
 #include <cstdint>

@@ -150,13 +150,13 @@ void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage) {
   const Stage::Facts& facts = stage->facts();
   const wire::Versions versions = LocalVersions();
   // The context's length, as it decides how some models turn their keys.
-  const std::string identity = absl::StrJoin(
-      {absl::BytesToHexString(spec.model_id()), absl::StrCat(facts.layers.begin),
-       absl::StrCat(facts.layers.end), spec.cache().type_k(), spec.cache().type_v(),
-       spec.cache().flash_attention(), absl::StrCat(spec.cache().kv_cells()),
-       absl::StrCat(facts.n_ctx), absl::StrCat(facts.n_seq_max), spec.device(), versions.llama(),
-       versions.ggml()},
-      "\n");
+  const std::string identity =
+      absl::StrJoin({absl::BytesToHexString(spec.model_id()), absl::StrCat(facts.layers.begin),
+                     absl::StrCat(facts.layers.end), spec.cache().type_k(), spec.cache().type_v(),
+                     spec.cache().flash_attention(), absl::StrCat(spec.cache().kv_cells()),
+                     absl::StrCat(facts.n_ctx), absl::StrCat(facts.n_seq_max), spec.device(),
+                     versions.llama(), versions.ggml()},
+                    "\n");
   auto store = KvStore::Open({.folder = request.kv_store().folder(),
                               .identity = identity,
                               .bytes_max = request.kv_store().bytes_max(),

@@ -1,4 +1,5 @@
-// Prompts that were processed once are not processed again: real nodes, with what is on their disks.
+// Prompts that were processed once are not processed again: real nodes, with what is on their
+// disks.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -21,9 +22,11 @@ class KeptPrompts : public testing::ApiCluster {
     bool operator==(const Outcome&) const = default;
   };
   Outcome Ask(const std::string& prompt) {
-    const Json done = Completion(
-        0,
-        {{"model", name_}, {"prompt", prompt}, {"max_tokens", 12}, {"temperature", 0}, {"seed", 1}});
+    const Json done = Completion(0, {{"model", name_},
+                                     {"prompt", prompt},
+                                     {"max_tokens", 12},
+                                     {"temperature", 0},
+                                     {"seed", 1}});
     if (!done.contains("usage")) return {.text = done.dump()};
     return {.text = done["choices"][0]["text"],
             .prompt_tokens = done["usage"]["prompt_tokens"],

@@ -465,7 +465,7 @@ class FakeStages {
   std::vector<std::vector<std::vector<uint64_t>>> checkpoints_;  // [stages][checkpoints][positions]
   std::vector<Store> stores_;                                    // [stages]
   std::string lost_blocks_;                                      // since the last result
-  bool copies_ = false;                      // the step that is being applied
+  bool copies_ = false;                                          // the step that is being applied
   std::vector<Sequence> sequences_;                              // [slots], of the last stage
   std::set<int32_t> shared_;      // slots that were copied, from or to, since they were empty
   std::vector<int64_t> free_us_;  // [stages]

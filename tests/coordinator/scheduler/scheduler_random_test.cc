@@ -1,6 +1,6 @@
 // Long runs of the scheduler with everything at random: pipelines, caches, requests, cancels,
-// failed steps, damaged disks, other pipelines. A failure prints its seed. STRATA_SIM_SCHEDULER_SEEDS
-// sets how many.
+// failed steps, damaged disks, other pipelines. A failure prints its seed.
+// STRATA_SIM_SCHEDULER_SEEDS sets how many.
 #include <cstdlib>
 #include <random>
 #include <set>

@@ -23,9 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-KvName Name(int i) {
-  return KvNamesOf("", std::vector<int32_t>(kKvBlockTokens, i)).front();
-}
+KvName Name(int i) { return KvNamesOf("", std::vector<int32_t>(kKvBlockTokens, i)).front(); }
 
 std::vector<fs::path> FilesOf(const KvStore& store) {
   std::vector<fs::path> files;
@@ -211,7 +209,9 @@ TEST(KvNames, AreOfAllTokensBeforeAndOfTheScope) {
   EXPECT_EQ(KvNamesOf("", absl::MakeConstSpan(tokens).first(2 * kKvBlockTokens)),
             std::vector<KvName>(names.begin(), names.end() - 1));
   std::set<KvName> all(names.begin(), names.end());
-  const auto add = [&all](const std::vector<KvName>& more) { all.insert(more.begin(), more.end()); };
+  const auto add = [&all](const std::vector<KvName>& more) {
+    all.insert(more.begin(), more.end());
+  };
   add(KvNamesOf("token a", tokens));
   ++tokens[0];
   add(KvNamesOf("", tokens));
