@@ -9,6 +9,7 @@
 #include "shard/device/memory.h"
 #include "shard/engine/llama_stage.h"
 #include "shard/engine/sequence_state.h"
+#include "shard/kv_store/kv_store.h"
 
 namespace strata {
 

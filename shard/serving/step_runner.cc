@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shard/engine/activation_codec.h"
+#include "shard/kv_store/kv_block.h"
 #include "shard/model/stage_spec.h"
 #include "shard/serving/step_check.h"
 #include "transport/rpc/grpc_status.h"

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "shard/device/memory.h"
+#include "shard/kv_store/kv_store.h"
 #include "shard/model/model_file.h"
 #include "shard/model/slice.h"
 #include "shard/model/stage_spec.h"

@@ -20,6 +20,7 @@
 #include "shard/engine/self_test.h"
 #include "shard/engine/stage.h"
 #include "shard/engine/tokenize.h"
+#include "shard/kv_store/kv_block.h"
 #include "shard/kv_transfer/cache_mover.h"
 #include "shard/kv_transfer/cache_stream.h"
 #include "shard/model/stage_spec.h"
