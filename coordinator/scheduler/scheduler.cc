@@ -177,8 +177,9 @@ void Scheduler::Impl::Cancel(uint64_t id, Leave leave, int64_t now_us) {
 
 void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep& flight) {
   AddTimings(result, &stats.stages);
+  const bool moves_blocks = !flight.stored.empty() || !flight.loaded.empty();
   for (const wire::StageTiming& timing : result.timings()) {
-    if (flight.timing.size.rows == 0) break;
+    if (flight.timing.size.rows == 0 || moves_blocks) break;
     // The last stage computed nothing for them.
     if (result.void_rows_size() > 0 && timing.stage() + 1 == facts.n_stages) continue;
     costs.Observe(timing.stage(), flight.timing.size,
@@ -191,10 +192,22 @@ void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep
   }
 }
 
+void Scheduler::Impl::ObserveLoad(const wire::Result& result, const InFlightStep& flight) {
+  if (flight.loaded.empty() || !costs.known()) return;
+  double us = 0;
+  for (const wire::StageTiming& timing : result.timings()) {
+    const bool computes = flight.timing.size.rows > 0 && timing.stage() < facts.n_stages;
+    us += timing.compute_us() - (computes ? costs.Us(timing.stage(), flight.timing.size) : 0);
+  }
+  us = std::max(us / static_cast<double>(flight.loaded.size()), 1.0);
+  load_us = load_us == 0 ? us : load_us + (us - load_us) / 4;
+}
+
 void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep& flight,
                                  int64_t now_us) {
   TakeTimings(result, flight);
   ObserveRoundTrip(result, flight, now_us);
+  ObserveLoad(result, flight);
   for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
   slots.ConfirmStore(flight.stored);
   slots.ForgetBlocks(SplitKvNames(result.lost_blocks()));
@@ -302,6 +315,7 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
   costs = StepCosts(facts.n_stages);
   draft_trial = DraftTrial();
   round_trip_us = 0;
+  load_us = 0;
   stats.stages.resize(facts.n_stages);
   last_step_id = last_prompt_step_id = last_failed_behind = 0;
   prompt_steps = 0;

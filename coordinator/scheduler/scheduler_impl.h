@@ -135,6 +135,7 @@ struct Scheduler::Impl {
   // Reports that the prompt has been processed up to `done`, if that is news.
   void ReportProgress(Request* request, uint32_t done);
   void TakeTimings(const wire::Result& result, const InFlightStep& flight);
+  void ObserveLoad(const wire::Result& result, const InFlightStep& flight);
   bool CanShift(const GenerationRequest& request) const;
   // Prompt and output fill the context, which cannot be shifted. The last token of such a sequence
   // has no place in the cache, and needs none.
@@ -182,6 +183,9 @@ struct Scheduler::Impl {
   bool Place(Request* request, int64_t now_us);
   // What its slot is to hold. Valid until the request changes.
   SlotTable::Sequence SequenceOf(Request* request);
+  // Whether the stages load the request's blocks sooner than they would compute them, as far as
+  // both are known.
+  bool LoadPays(const Request& request) const;
   // `known` tokens of its prompt were in some slot before it took its own.
   void PlanCheckpoints(Request* request, uint32_t known);
   void AddDecodes(Builder* step);
@@ -281,6 +285,7 @@ struct Scheduler::Impl {
   uint32_t edit_failures = 0;   // steps with edits only that failed, one after the other
   double round_trip_us = 0;     // running mean of a row's, without its waits for other steps
   double accepted_share = 0.5;  // running mean, of drafts whose outcome is known
+  double load_us = 0;           // running mean, of a block through all stages; 0: not known
   bool drafts_stopped = false;
   double request_us = 0;  // running mean of a request's time from its slot to its end
   SchedulerStats stats;

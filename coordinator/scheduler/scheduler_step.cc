@@ -31,6 +31,8 @@ constexpr uint32_t kCheckpointTokensMin = 64;
 // A beginning of so many tokens that another request is feeding is waited for rather than fed
 // again.
 constexpr uint32_t kPrefixWorthWaiting = 64;
+// Loads that did not pay are tried again, after some requests more the more they were slower.
+constexpr double kLoadDoubt = 0.95;
 // Of all sequences that open in one step, which is one frame's header (kFrameHeaderBytesMax).
 constexpr size_t kOpenBytesMax = 8 << 20;
 
@@ -168,9 +170,20 @@ SlotTable::Sequence Scheduler::Impl::SequenceOf(Request* request) {
           .may_shift = CanShift(r.input)};
 }
 
+bool Scheduler::Impl::LoadPays(const Request& request) const {
+  if (load_us == 0 || !costs.known()) return true;
+  double feed_us = 0;  // of the slowest stage: the others compute beside it
+  for (uint32_t k = 0; k < facts.n_stages; ++k) {
+    feed_us = std::max(feed_us, costs.Us(k, StepSize::Of(Goal(request) / 2, kKvBlockTokens)));
+  }
+  return load_us < feed_us;
+}
+
 bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   Request& r = *request;
-  const SlotTable::Sequence kv = SequenceOf(&r);
+  SlotTable::Sequence kv = SequenceOf(&r);
+  const bool load_pays = LoadPays(r);
+  if (!load_pays) kv.blocks = {};
   const uint64_t headroom = running.size() * kHeadroomTokens;
   if (!running.empty() && slots.cells_owned() + kv.tokens.size() + headroom > slots.cells_max() &&
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
@@ -179,6 +192,7 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   const uint32_t known = slots.KnownPrefix({.tokens = r.input.prompt, .scope = kv.scope});
   const auto place = slots.Acquire(r.id, kv, /*from_first=*/r.needs_every_row());
   if (!place) return false;
+  if (!load_pays) load_us *= kLoadDoubt;
   r.slot = place->slot;
   r.needs_open = true;
   r.ready = r.admitted = ++last_tick;

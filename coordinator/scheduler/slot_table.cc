@@ -296,7 +296,8 @@ uint32_t SlotTable::KnownPrefix(const Sequence& sequence) const {
 }
 
 absl::Span<const KvName> SlotTable::BlocksBeforeLast(const Sequence& sequence) {
-  return sequence.blocks.subspan(0, (sequence.tokens.size() - 1) / kKvBlockTokens);
+  return sequence.blocks.subspan(
+      0, std::min(sequence.blocks.size(), (sequence.tokens.size() - 1) / kKvBlockTokens));
 }
 
 uint32_t SlotTable::StoredPrefix(const Sequence& sequence) const {

@@ -39,6 +39,11 @@ void CheckLayers(absl::string_view state, uint32_t n_layers, uint32_t cut) {
                     : absl::IsInvalidArgument(joined.status()));
 }
 
+void CheckBlocks(absl::string_view state, uint32_t n_positions, size_t n_blocks) {
+  const auto blocks = BlocksOf(state, 0, n_positions, n_blocks);
+  Check(blocks.ok() ? blocks->size() == n_blocks : absl::IsUnimplemented(blocks.status()));
+}
+
 }  // namespace
 }  // namespace strata
 
@@ -47,6 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const absl::string_view state(reinterpret_cast<const char*>(data) + 2, size - 2);
   strata::CheckLayers(state, data[0], data[1]);
+  strata::CheckBlocks(state, data[0], data[1]);
   const size_t half = state.size() / 2;
   const auto joined = strata::JoinLayers({state.substr(0, half), state.substr(half)});
   strata::Check(joined.ok() || absl::IsInvalidArgument(joined.status()));

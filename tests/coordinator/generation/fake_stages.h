@@ -27,6 +27,7 @@ struct FakeCosts {
   int64_t row_us = 100;
   int64_t rows_us = 0;    // more where there are 2 rows or more, as with matrix tiles
   int64_t cell_ns = 0;    // for each position that a row attends to
+  int64_t load_us = 0;    // for each KV block that is loaded
   bool one_core = false;  // which computes all stages, a step of one at a time
   std::function<double()> slowness = nullptr;  // factor on the time of a step in a stage
 };
@@ -194,13 +195,22 @@ class FakeStages {
     return static_cast<int32_t>(h % (kVocabulary - 10));
   }
 
+  int64_t LoadUs(const wire::Step& step) const {
+    int64_t us = 0;
+    for (const wire::KvEdit& edit : step.edits()) {
+      if (edit.kind() != wire::KvEdit::LOAD) continue;
+      us += costs_.load_us * static_cast<int64_t>(edit.blocks().size() / kKvNameBytes);
+    }
+    return us;
+  }
+
   int64_t TookUs(const wire::Step& step) const {
     const int rows = step.tokens_size();
-    if (rows == 0) return 1;
+    if (rows == 0) return 1 + LoadUs(step);
     int64_t cells = 0;
     for (const int32_t position : step.positions()) cells += position + 1;
     const int64_t us = costs_.step_us + costs_.row_us * rows + (rows > 1 ? costs_.rows_us : 0) +
-                       costs_.cell_ns * cells / 1000;
+                       costs_.cell_ns * cells / 1000 + LoadUs(step);
     return costs_.slowness ? static_cast<int64_t>(static_cast<double>(us) * costs_.slowness()) : us;
   }
 

@@ -136,7 +136,10 @@ class RandomRun {
             .speculation = Pick(0, 4) == 0 ? wire::SPECULATION_OFF : wire::SPECULATION_AUTO};
   }
   FakeCosts MakeCosts() {
-    return {.step_us = Pick(0, 20'000), .row_us = Pick(0, 2000), .cell_ns = Pick(0, 20'000)};
+    return {.step_us = Pick(0, 20'000),
+            .row_us = Pick(0, 2000),
+            .cell_ns = Pick(0, 20'000),
+            .load_us = Pick(0, 1) * Pick(0, 100'000)};
   }
 
   std::optional<FakeFault> MakeFault() {
@@ -268,7 +271,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever
   uint64_t n_seeds = 600;
   const char* const wanted = std::getenv("STRATA_SIM_SCHEDULER_SEEDS");
-  if (wanted != nullptr) ASSERT_TRUE(absl::SimpleAtoi(wanted, &n_seeds)) << wanted;
+  ASSERT_TRUE(wanted == nullptr || absl::SimpleAtoi(wanted, &n_seeds)) << wanted;
   for (uint64_t seed = 1; seed <= n_seeds; ++seed) seeds.push_back(seed);
   for (const uint64_t seed : seeds) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -161,6 +161,31 @@ TEST_F(SchedulerStore, NothingIsStoredOfTextsWithoutAnEnd) {
   EXPECT_EQ(OnDisk(0), 1u);
 }
 
+// A block takes 6.4 ms and more to compute, in each of two stages.
+TEST(SchedulerStoreSpeed, ADiskThatIsSlowerThanTheStagesIsNotReadAgainAtOnce) {
+  for (const int64_t load_us : {1000, 20'000}) {
+    SchedulerSim sim(StoringFacts(), {}, {.step_us = 1000, .row_us = 100, .load_us = load_us});
+    int n_loads = 0;
+    for (int i = 0; i < 40; ++i) {
+      // Other texts take both slots in between.
+      for (const int32_t text : {1, 100, 200}) {
+        GenerationRequest request = MakeRequest(Text(text, 300), 4);
+        request.sampler.set_seed(FakeStages::kEndlessSeed);
+        ASSERT_TRUE(sim.Add(std::move(request)).ok());
+        sim.RunToEnd();
+      }
+    }
+    for (const auto& [id, record] : sim.seen) n_loads += record.end->usage.cached_tokens == 256;
+    if (load_us == 1000) {
+      EXPECT_EQ(n_loads, 3 * 39);
+    } else {
+      EXPECT_GE(n_loads, 2) << "it is tried again";
+      EXPECT_LE(n_loads, 10);
+    }
+    sim.ExpectRequestsAsAlone();
+  }
+}
+
 TEST(SchedulerStoreOff, WhatCannotBeSharedIsNotStored) {
   for (const SchedulerPolicy& policy :
        {SchedulerPolicy{.keep_prefixes = false}, SchedulerPolicy{.exact = true}}) {

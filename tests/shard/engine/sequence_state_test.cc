@@ -160,6 +160,13 @@ TEST_P(SequenceState, PositionsThatAreMissingOrDoNotRiseAreRefused) {
   EXPECT_EQ(PositionsOf(state, 3, 3).status().code(), Code::kUnimplemented);
   EXPECT_EQ(PositionsOf(state, 3, 13).status().code(), Code::kUnimplemented);
   EXPECT_EQ(PositionsOf("x", 0, 1).status().code(), Code::kUnimplemented);
+  const auto blocks = BlocksOf(state, 2, 3, 3);
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  ASSERT_EQ(blocks->size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i)
+    EXPECT_EQ((*blocks)[i], *PositionsOf(state, 2 + 3 * i, 5 + 3 * i));
+  EXPECT_EQ(BlocksOf(state, 4, 3, 3).status().code(), Code::kUnimplemented) << "one is missing";
+  EXPECT_EQ(BlocksOf("x", 0, 1, 1).status().code(), Code::kUnimplemented);
   const auto low = PositionsOf(state, 0, 5), high = PositionsOf(state, 5, 12);
   ASSERT_TRUE(low.ok() && high.ok());
   const auto refused = [](const absl::StatusOr<std::string>& joined) {
