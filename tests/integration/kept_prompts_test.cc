@@ -112,5 +112,21 @@ TEST_F(KeptPrompts, SlotsThatWereGivenToOthersAreLoaded) {
   EXPECT_LT(cached, again.cached_tokens);
 }
 
+class KeptNowhere : public KeptPrompts {
+ protected:
+  std::vector<std::string> NodeArgsOf(size_t node) const override {
+    if (node == 0) return {};
+    return {"--kv-cache-disk", "0"};
+  }
+};
+
+TEST_F(KeptNowhere, WhereOneStageKeepsNothingAllDo) {
+  const Outcome first = Ask(prompt_);
+  EXPECT_EQ(Metric("strata_kv_blocks"), 0);
+  EXPECT_TRUE(Blocks(0).empty());
+  EXPECT_FALSE(fs::exists(folders_[1] + "/kv"));
+  EXPECT_EQ(Ask(prompt_).cached_tokens, first.prompt_tokens - 1) << "its slot has it";
+}
+
 }  // namespace
 }  // namespace strata

@@ -91,6 +91,12 @@ TEST_F(SchedulerStore, ScopesDoNotShare) {
   EXPECT_EQ(Run(Text(1, 200), "token a"), 192u);
 }
 
+TEST(CacheScope, IsATokenOrThatOfAllWithoutOne) {
+  EXPECT_EQ(CacheScopeOf("token ann"), "token ann");
+  EXPECT_EQ(CacheScopeOf("192.168.1.2"), "");
+  EXPECT_EQ(CacheScopeOf(""), "");
+}
+
 TEST_F(SchedulerStore, ABlockThatAStageLacksIsNotLoaded) {
   Run(Text(1, 300));
   const std::vector<KvName> names = KvNamesOf("", Text(1, 300));
@@ -110,6 +116,20 @@ TEST_F(SchedulerStore, ABlockThatIsLostUnnoticedCostsItsTokens) {
   FillSlots();
   EXPECT_EQ(Run(Text(1, 300)), 256u) << "it was stored again";
   EXPECT_EQ(sim_.scheduler.Stats().steps_failed, 1u);
+}
+
+TEST_F(SchedulerStore, AStageThatClaimsToHaveLostWhatNobodyKnowsChangesNothing) {
+  Run(Text(1, 300));
+  ASSERT_TRUE(sim_.Add(MakeRequest(Text(1, 300), 1)).ok());
+  const auto step = sim_.scheduler.NextStep(sim_.now_us);
+  ASSERT_TRUE(step.has_value());
+  FakeStages::Outcome outcome = sim_.stages->Submit(*step, sim_.now_us);
+  outcome.result->set_lost_blocks(std::string(1000, 'x'));
+  sim_.scheduler.OnResult(*outcome.result, sim_.now_us);
+  sim_.TakeEvents();
+  sim_.RunToEnd();
+  EXPECT_EQ(sim_.scheduler.Stats().kv_blocks, 4u);
+  EXPECT_EQ(OnDisk(0), 4u);
 }
 
 TEST_F(SchedulerStore, TheLeastRecentlyUsedGoFirst) {

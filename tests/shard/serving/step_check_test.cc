@@ -122,7 +122,13 @@ INSTANTIATE_TEST_SUITE_P(
                       s.add_edits()->set_kind(wire::KvEdit::COPY);
                       s.mutable_edits(0)->set_from_slot(-3);
                     },
-                    "copied slot -3"}),
+                    "copied slot -3"},
+        InvalidStep{"Blocks",
+                    [](wire::Step& s) {
+                      s.add_edits()->set_kind(wire::KvEdit::LOAD);
+                      s.mutable_edits(0)->set_blocks("seventeen letters");
+                    },
+                    "names of KV blocks in 17 bytes"}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST(ReadStep, RequiresThePayloadLengthOfItsType) {
