@@ -152,7 +152,8 @@ class SlotTable {
   uint32_t n_checkpoints() const;  // that are kept
   // How much of `sequence` a slot could give now.
   uint32_t CachedPrefix(const Sequence& sequence) const {
-    return std::max(BestSource(sequence).length, StoredPrefix(sequence));
+    const uint32_t kept = BestSource(sequence).length;
+    return std::max(kept, StoredPrefix(sequence));
   }
   // How much of `sequence` is in some slot, whether or not a cache can go back to it.
   uint32_t KnownPrefix(const Sequence& sequence) const;

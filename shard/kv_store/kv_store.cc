@@ -47,7 +47,7 @@ absl::StatusOr<Secret> KeyOf(const std::string& folder) {
   if (absl::IsNotFound(key.status())) {
     std::string bytes(kKeyBytes, '\0');
     if (getentropy(bytes.data(), bytes.size()) != 0) return SystemError("random bytes");
-    const absl::Status made = WritePrivateFile(path, bytes, PrivateFileMode::kNew);
+    absl::Status made = WritePrivateFile(path, bytes, PrivateFileMode::kNew);
     Wipe(&bytes);
     if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
     key = ReadPrivateFile(path);
@@ -139,16 +139,17 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
-  const auto key = KeyOf(options.folder);
+  const std::string root = std::move(options.folder);
+  const auto key = KeyOf(root);
   if (!key.ok()) return key.status();
   auto caller = KvCipher::Make(*key, options.identity);
   if (!caller.ok()) return caller.status();
   auto writer = KvCipher::Make(*key, options.identity);
   if (!writer.ok()) return writer.status();
-  const std::string folder = absl::StrCat(options.folder, "/", caller->folder());
+  const std::string folder = absl::StrCat(root, "/", caller->folder());
   const auto lock = Lock(folder);
   if (!lock.ok()) return lock.status();
-  RemoveOthers(options.folder, folder, options.others_bytes_max);
+  RemoveOthers(root, folder, options.others_bytes_max);
   std::unique_ptr<KvStore> store(
       new KvStore(folder, {.caller = *std::move(caller), .writer = *std::move(writer)}, *lock,
                   options.bytes_max));

@@ -149,7 +149,7 @@ void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage) {
   // With --exact a slot's contents depend on how its rows were cut into steps.
   if (!request.has_kv_store() || spec.cache().exact() || !stage->SplitsCaches()) return;
   const Stage::Facts& facts = stage->facts();
-  const wire::Versions versions = LocalVersions();
+  const wire::Versions& versions = LocalVersions();
   // The context's length, as it decides how some models turn their keys.
   const std::string identity =
       absl::StrJoin({absl::BytesToHexString(spec.model_id()), absl::StrCat(facts.layers.begin),
