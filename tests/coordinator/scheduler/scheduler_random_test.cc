@@ -15,11 +15,15 @@
 namespace strata {
 namespace {
 
-// Drafts of a kind that is chosen by the seed: right, wrong, now and then none, or all of these.
+// Drafts of a kind that is chosen by the seed: right, wrong, now and then none, or all of these;
+// and none any more from some time on.
 class RandomDrafter final : public Drafter {
  public:
   explicit RandomDrafter(uint64_t seed)
-      : random_(seed), right_(Pick(0, 4) * 25), none_(Pick(0, 1) * 30) {}
+      : random_(seed),
+        right_(Pick(0, 4) * 25),
+        none_(Pick(0, 1) * 30),
+        left_(Pick(0, 3) == 0 ? Pick(0, 200) : UINT32_MAX) {}
 
   // The stages that will sample, for right drafts.
   const PipelineFacts* facts = nullptr;
@@ -33,7 +37,8 @@ class RandomDrafter final : public Drafter {
   void Append(uint64_t request, int32_t token) override { sequences_.at(request).push_back(token); }
   std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) override {
     const std::vector<int32_t>& text = sequences_.at(request);
-    if (Pick(0, 99) < none_) return std::nullopt;
+    if (left_ == 0 || Pick(0, 99) < none_) return std::nullopt;
+    --left_;
     if (Pick(0, 99) >= right_) return static_cast<int32_t>(Pick(0, FakeStages::kBadToken - 1));
     const GenerationRequest& input = records->at(request).request;
     const size_t n = text.size() + drafts.size() - input.prompt.size();
@@ -49,6 +54,7 @@ class RandomDrafter final : public Drafter {
   }
   std::mt19937_64 random_;
   const uint32_t right_, none_;  // of a hundred
+  uint32_t left_;                // drafts, until it is gone
   std::map<uint64_t, std::vector<int32_t>> sequences_;
 };
 
