@@ -68,8 +68,8 @@ class SlotTable {
   };
   // Gives `owner` a slot whose KV is to be `sequence`, with the longest prefix that the caches can
   // restore or the stages load; at least the last token is left to feed. Kept sequences are dropped
-  // as needed, the least recently used first. nullopt: no slot, or no room beside the owners of
-  // slots. `from_first`: all of the sequence is to be fed.
+  // as needed, the least recently used first. nullopt: no slot, no room beside the owners of slots,
+  // or not before the next step. `from_first`: all of the sequence is to be fed.
   struct Placement {
     int32_t slot = 0;
     uint32_t cached = 0;  // tokens of the sequence that it has already

@@ -161,12 +161,13 @@ absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
   }
   if (store_ == nullptr) return absl::NotFoundError("this stage keeps no KV blocks");
   if (pending_.copies) return absl::UnavailableError("slots are being copied until the next step");
-  std::vector<std::string> blocks;
+  std::vector<std::string> blocks(names.size());
   try {
-    for (const KvName& name : names) {
-      auto block = store_->Get(name);
+    // The last first: the beginning counts as used last.
+    for (size_t i = names.size(); i > 0; --i) {
+      auto block = store_->Get(names[i - 1]);
       if (!block.ok()) return absl::NotFoundError(block.status().message());
-      blocks.push_back(*std::move(block));
+      blocks[i - 1] = *std::move(block);
     }
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("no memory for the KV blocks of a sequence");

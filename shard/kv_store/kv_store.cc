@@ -115,6 +115,14 @@ void RemoveOthers(const std::string& root, const std::string& own, uint64_t byte
   }
 }
 
+// Names() has the file last when the store is opened again. The kernel's own stamps are too coarse
+// to tell blocks of one sequence apart.
+void Touch(int fd) {
+  const timespec now = absl::ToTimespec(absl::Now());
+  const timespec times[2] = {now, now};
+  futimens(fd, times);
+}
+
 absl::StatusOr<std::string> ReadAll(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::NotFoundError(SystemError(path).message());
@@ -131,8 +139,7 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
     done += static_cast<size_t>(n);
   }
   bytes.resize(done);
-  // So that Names() has it last when the store is opened again.
-  futimens(fd, nullptr);
+  Touch(fd);
   return bytes;
 }
 
@@ -277,6 +284,7 @@ absl::Status KvStore::Write(const KvName& name, absl::string_view bytes) const {
       status = SystemError(folder_);
     }
   }
+  Touch(fd);
   if (close(fd) != 0 && status.ok()) status = SystemError(folder_);
   const std::string path = PathOf(ciphers_.writer, name);
   if (status.ok() && rename(unfinished.c_str(), path.c_str()) != 0) status = SystemError(folder_);
@@ -296,8 +304,9 @@ void KvStore::RunWriter() {
       };
       mu_.Await(absl::Condition(&has_work));
       if (to_write_.empty()) return;
-      name = to_write_.front();
-      to_write_.pop_front();
+      // The last first, so that of a sequence the beginning is the youngest file.
+      name = to_write_.back();
+      to_write_.pop_back();
       const auto found = blocks_.find(name);
       if (found != blocks_.end()) bytes = found->second.waiting;
     }

@@ -213,7 +213,7 @@ TEST_P(StageCaches, StoredBlocksAreLoadedByLaterStages) {
   const auto missing = KvNamesOf("", std::vector<int32_t>(kLength, 2));
   EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, missing)).code(), Code::kNotFound);
   EXPECT_EQ(stage.SlotStateOf(0).positions, static_cast<uint32_t>(kLength) + 3) << "unchanged";
-  EXPECT_EQ(stage.TakeLostBlocks(), std::vector<KvName>{missing[0]});
+  EXPECT_EQ(stage.TakeLostBlocks(), std::vector<KvName>{missing.back()});
   EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, {})).code(), Code::kInvalidArgument);
   const std::vector<KvName> too_many(100, names[0]);
   EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, too_many)).code(), Code::kInvalidArgument);
