@@ -149,8 +149,7 @@ void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason,
     if (leave == Leave::kKeep) slots.Store(r.slot);
     slots.Release(r.slot, leave == Leave::kKeep);
     std::erase(running, id);
-    const auto took_us = static_cast<double>(now_us - r.admitted_us);
-    request_us = request_us == 0 ? took_us : request_us + (took_us - request_us) / 8;
+    AddToMean(static_cast<double>(now_us - r.admitted_us), 8, &request_us);
   }
   if (r.admitted_us < 0) r.usage.queued_us = now_us - r.added_us;
   if (r.drafts) {
@@ -199,8 +198,7 @@ void Scheduler::Impl::ObserveLoad(const wire::Result& result, const InFlightStep
     const bool computes = flight.timing.size.rows > 0 && timing.stage() < facts.n_stages;
     us += timing.compute_us() - (computes ? costs.Us(timing.stage(), flight.timing.size) : 0);
   }
-  us = std::max(us / static_cast<double>(flight.loaded.size()), 1.0);
-  load_us = load_us == 0 ? us : load_us + (us - load_us) / 4;
+  AddToMean(std::max(us / static_cast<double>(flight.loaded.size()), 1.0), 4, &load_us);
 }
 
 void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep& flight,

@@ -126,8 +126,7 @@ void Scheduler::Impl::ObserveRoundTrip(const wire::Result& result, const InFligh
   if (!is_one_row || result.void_rows_size() > 0) return;
   int64_t us = now_us - flight.timing.submitted_us;
   for (const wire::StageTiming& timing : result.timings()) us -= timing.queue_us();
-  const auto took_us = static_cast<double>(std::max<int64_t>(us, 1));
-  round_trip_us = round_trip_us == 0 ? took_us : round_trip_us + (took_us - round_trip_us) / 8;
+  AddToMean(static_cast<double>(std::max<int64_t>(us, 1)), 8, &round_trip_us);
 }
 
 void Scheduler::Impl::CheckDraft(Request* request, int64_t now_us) {

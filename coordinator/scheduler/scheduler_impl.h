@@ -30,6 +30,11 @@ size_t ClassOf(const std::array<uint32_t, n>& ends, size_t value) {
   return static_cast<size_t>(std::lower_bound(ends.begin(), ends.end(), value) - ends.begin());
 }
 
+// Adds to a running mean of about the last `n` values; 0: there is none yet.
+inline void AddToMean(double value, double n, double* mean) {
+  *mean = *mean == 0 ? value : *mean + (value - *mean) / n;
+}
+
 struct Scheduler::Impl {
   struct Request {
     uint64_t id = 0;

@@ -206,6 +206,36 @@ TEST(SchedulerStoreSpeed, ADiskThatIsSlowerThanTheStagesIsNotReadAgainAtOnce) {
   }
 }
 
+// As agents do: each turn sends all turns before it again. Three of them take turns on one slot.
+TEST(SchedulerStoreAgents, LittleMoreIsComputedThanWhatIsNew) {
+  PipelineFacts facts = StoringFacts(/*kv_blocks_max=*/2000);
+  facts.n_ctx = 16'384;
+  facts.n_slots = 1;
+  SchedulerSim sim(facts, {.speculation = wire::SPECULATION_OFF});
+  constexpr int kAgents = 3, kTurns = 20;
+  std::vector<std::vector<int32_t>> texts(kAgents);
+  uint64_t n_new = 0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (int agent = 0; agent < kAgents; ++agent) {
+      std::vector<int32_t>& text = texts[static_cast<size_t>(agent)];
+      const std::vector<int32_t> more = Text(300 * agent + turn, 735);
+      text.insert(text.end(), more.begin(), more.end());
+      GenerationRequest request = MakeRequest(text, 40);
+      request.sampler.set_seed(FakeStages::kEndlessSeed);
+      const auto id = sim.Add(std::move(request));
+      ASSERT_TRUE(id.ok()) << id.status();
+      sim.RunToEnd();
+      const std::vector<int32_t>& written = sim.seen.at(*id).tokens;
+      ASSERT_EQ(written.size(), 40u);
+      text.insert(text.end(), written.begin(), written.end());
+      n_new += more.size() + written.size();
+    }
+  }
+  EXPECT_EQ(texts[0].size(), 15'500u);
+  EXPECT_LE(static_cast<double>(sim.scheduler.Stats().rows), 1.1 * static_cast<double>(n_new));
+  sim.ExpectRequestsAsAlone();
+}
+
 TEST(SchedulerStoreOff, WhatCannotBeSharedIsNotStored) {
   for (const SchedulerPolicy& policy :
        {SchedulerPolicy{.keep_prefixes = false}, SchedulerPolicy{.exact = true}}) {
