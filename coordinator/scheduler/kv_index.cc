@@ -1,6 +1,7 @@
 #include "coordinator/scheduler/kv_index.h"
 
 #include <algorithm>
+#include <set>
 
 namespace strata {
 
@@ -33,12 +34,28 @@ void KvIndex::Erase(const KvName& name) {
   blocks_.erase(found);
 }
 
+bool KvIndex::Has(const KvName& name) const {
+  const auto found = blocks_.find(name);
+  return found != blocks_.end() && found->second.is_kept;
+}
+
 size_t KvIndex::Find(absl::Span<const KvName> names) const {
-  const auto first = std::ranges::find_if(names, [this](const KvName& name) {
-    const auto found = blocks_.find(name);
-    return found == blocks_.end() || !found->second.is_kept;
-  });
+  const auto first = std::ranges::find_if(names, [this](const KvName& name) { return !Has(name); });
   return static_cast<size_t>(first - names.begin());
+}
+
+std::optional<KvName> KvIndex::FindState(absl::string_view scope,
+                                         absl::Span<const int32_t> tokens) const {
+  std::set<uint32_t> lengths;
+  for (const auto& [name, block] : blocks_) {
+    if (KvStateLength(name) <= tokens.size()) lengths.insert(KvStateLength(name));
+  }
+  const std::vector<KvName> names =
+      KvStateNamesOf(scope, tokens, std::vector<uint32_t>(lengths.begin(), lengths.end()));
+  const auto longest =
+      std::find_if(names.rbegin(), names.rend(), [this](const KvName& name) { return Has(name); });
+  if (longest == names.rend()) return std::nullopt;
+  return *longest;
 }
 
 size_t KvIndex::Use(absl::Span<const KvName> names) {

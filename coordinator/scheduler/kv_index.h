@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "coordinator/scheduler/scheduler_types.h"
 #include "shard/kv_store/kv_block.h"
@@ -24,6 +26,9 @@ class KvIndex {
   bool keeps_any() const { return n_max_ > 0; }
   // That all stages have.
   uint32_t n_kept() const { return n_kept_; }
+
+  // The longest beginning of `tokens` whose state all stages have; nullopt: there is none.
+  std::optional<KvName> FindState(absl::string_view scope, absl::Span<const int32_t> tokens) const;
 
   // How many of `names`, which are a sequence's, all stages have, from the first one on. Those
   // count as used now.
@@ -50,6 +55,7 @@ class KvIndex {
     uint64_t used = 0;
   };
 
+  bool Has(const KvName& name) const;  // all stages have it
   void Touch(const KvName& name);
   void Erase(const KvName& name);
 

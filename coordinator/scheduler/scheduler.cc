@@ -198,7 +198,7 @@ void Scheduler::Impl::ObserveLoad(const wire::Result& result, const InFlightStep
     const bool computes = flight.timing.size.rows > 0 && timing.stage() < facts.n_stages;
     us += timing.compute_us() - (computes ? costs.Us(timing.stage(), flight.timing.size) : 0);
   }
-  AddToMean(std::max(us / static_cast<double>(flight.loaded.size()), 1.0), 4, &load_us);
+  AddToMean(std::max(us / flight.loaded_tokens, 0.01), 4, &load_us);
 }
 
 void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep& flight,

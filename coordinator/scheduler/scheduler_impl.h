@@ -114,6 +114,7 @@ struct Scheduler::Impl {
     std::vector<std::pair<uint32_t, uint64_t>> saved;
     std::vector<std::pair<uint32_t, uint64_t>> restored;
     std::vector<KvName> stored, loaded;  // blocks
+    uint32_t loaded_tokens = 0;
   };
 
   Impl(const PipelineFacts& pipeline, SchedulerPolicy how)
@@ -290,7 +291,7 @@ struct Scheduler::Impl {
   uint32_t edit_failures = 0;   // steps with edits only that failed, one after the other
   double round_trip_us = 0;     // running mean of a row's, without its waits for other steps
   double accepted_share = 0.5;  // running mean, of drafts whose outcome is known
-  double load_us = 0;           // running mean, of a block through all stages; 0: not known
+  double load_us = 0;           // running mean, of a token through all stages; 0: not known
   bool drafts_stopped = false;
   double request_us = 0;  // running mean of a request's time from its slot to its end
   SchedulerStats stats;

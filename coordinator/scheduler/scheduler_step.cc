@@ -176,14 +176,13 @@ bool Scheduler::Impl::LoadPays(const Request& request) const {
   for (uint32_t k = 0; k < facts.n_stages; ++k) {
     feed_us = std::max(feed_us, costs.Us(k, StepSize::Of(Goal(request) / 2, kKvBlockTokens)));
   }
-  return load_us < feed_us;
+  return load_us * kKvBlockTokens < feed_us;
 }
 
 bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   Request& r = *request;
   SlotTable::Sequence kv = SequenceOf(&r);
-  const bool load_pays = LoadPays(r);
-  if (!load_pays) kv.blocks = {};
+  kv.may_load = LoadPays(r);
   const uint64_t headroom = running.size() * kHeadroomTokens;
   if (!running.empty() && slots.cells_owned() + kv.tokens.size() + headroom > slots.cells_max() &&
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
@@ -192,7 +191,7 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   const uint32_t known = slots.KnownPrefix({.tokens = r.input.prompt, .scope = kv.scope});
   const auto place = slots.Acquire(r.id, kv, /*from_first=*/r.needs_every_row());
   if (!place) return false;
-  if (!load_pays) load_us *= kLoadDoubt;
+  if (!kv.may_load) load_us *= kLoadDoubt;
   r.slot = place->slot;
   r.needs_open = true;
   r.ready = r.admitted = ++last_tick;
@@ -412,6 +411,9 @@ void Scheduler::Impl::Builder::AddEdit(wire::KvEdit edit, const SlotTable& slots
     const std::vector<KvName> names = SplitKvNames(edit.blocks());
     std::vector<KvName>& blocks = kind == wire::KvEdit::STORE ? flight.stored : flight.loaded;
     blocks.insert(blocks.end(), names.begin(), names.end());
+    if (kind == wire::KvEdit::LOAD) {
+      flight.loaded_tokens += slots.slot(edit.slot()).confirmed;
+    }
   }
   if (ChangesSlot(edit)) {
     flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);

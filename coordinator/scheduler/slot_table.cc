@@ -295,20 +295,25 @@ uint32_t SlotTable::KnownPrefix(const Sequence& sequence) const {
   return known;
 }
 
-absl::Span<const KvName> SlotTable::BlocksBeforeLast(const Sequence& sequence) {
-  return sequence.blocks.subspan(
-      0, std::min(sequence.blocks.size(), (sequence.tokens.size() - 1) / kKvBlockTokens));
+SlotTable::StoredPrefix SlotTable::FindStored(const Sequence& sequence) const {
+  if (!kv_.keeps_any() || !sequence.may_load) return {};
+  const absl::Span<const int32_t> before_last = sequence.tokens.first(sequence.tokens.size() - 1);
+  if (stores_states()) {
+    const std::optional<KvName> state = kv_.FindState(sequence.scope, before_last);
+    if (!state) return {};
+    return {.blocks = {*state}, .length = KvStateLength(*state)};
+  }
+  const absl::Span<const KvName> blocks = sequence.blocks.subspan(
+      0, std::min(sequence.blocks.size(), before_last.size() / kKvBlockTokens));
+  const size_t n = kv_.Find(blocks);
+  return {.blocks = {blocks.begin(), blocks.begin() + n},
+          .length = static_cast<uint32_t>(n * kKvBlockTokens)};
 }
 
-uint32_t SlotTable::StoredPrefix(const Sequence& sequence) const {
-  return static_cast<uint32_t>(kv_.Find(BlocksBeforeLast(sequence))) * kKvBlockTokens;
-}
-
-void SlotTable::Load(int32_t slot, const Sequence& sequence) {
-  const absl::Span<const KvName> wanted = BlocksBeforeLast(sequence);
-  const absl::Span<const KvName> blocks = wanted.first(kv_.Use(wanted));
-  AddEdit(wire::KvEdit::LOAD, slot)->set_blocks(JoinKvNames(blocks));
-  const absl::Span<const int32_t> tokens = sequence.tokens.first(blocks.size() * kKvBlockTokens);
+void SlotTable::Load(int32_t slot, const Sequence& sequence, const StoredPrefix& stored) {
+  kv_.Use(stored.blocks);
+  AddEdit(wire::KvEdit::LOAD, slot)->set_blocks(JoinKvNames(stored.blocks));
+  const absl::Span<const int32_t> tokens = sequence.tokens.first(stored.length);
   Slot& s = slots_[slot];
   s.tokens.assign(tokens.begin(), tokens.end());
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
@@ -317,9 +322,12 @@ void SlotTable::Load(int32_t slot, const Sequence& sequence) {
 
 void SlotTable::Store(int32_t slot) {
   const Slot& s = slots_[slot];
-  if (!keeps_blocks() || s.shifted) return;
-  const size_t length = s.tokens.size() - s.drafts.size();
-  const std::vector<KvName> names = KvNamesOf(s.scope, absl::MakeConstSpan(s.tokens).first(length));
+  if (!kv_.keeps_any() || s.shifted) return;
+  const auto length = static_cast<uint32_t>(s.tokens.size() - s.drafts.size());
+  if (length < kKvBlockTokens) return;
+  const absl::Span<const int32_t> tokens = absl::MakeConstSpan(s.tokens).first(length);
+  const std::vector<KvName> names =
+      stores_states() ? KvStateNamesOf(s.scope, tokens, {length}) : KvNamesOf(s.scope, tokens);
   const KvIndex::Added added = kv_.Add(names);
   SendForget(added.dropped);
   if (added.first == added.end) return;
@@ -340,7 +348,8 @@ std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner, const Seq
   const uint64_t need = sequence.tokens.size();
   if (cells_owned() + need > cells_max_) return std::nullopt;
   // A load reads the disk of every stage: it is worth that for a block or more.
-  const bool loads = !from_first && StoredPrefix(sequence) >= source.length + kKvBlockTokens;
+  const StoredPrefix stored = from_first ? StoredPrefix() : FindStored(sequence);
+  const bool loads = stored.length >= source.length + kKvBlockTokens;
   if (loads) source = {};
   // Stages may carry out a copy later than what comes with it: the load waits for the next step.
   if (loads && HasEdit(wire::KvEdit::COPY)) return std::nullopt;
@@ -362,7 +371,7 @@ std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner, const Seq
   if (target != source.slot && !slots_[target].tokens.empty()) Reset(target);
   if (loads) {
     MakeRoom(need, -1);  // before the stages fill cells; succeeds, as below
-    Load(target, sequence);
+    Load(target, sequence, stored);
   } else if (target == source.slot) {
     GoBack(target, source);
   } else if (source.slot >= 0) {

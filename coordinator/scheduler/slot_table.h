@@ -64,7 +64,8 @@ class SlotTable {
     absl::Span<const int32_t> tokens;
     absl::string_view scope;
     absl::Span<const KvName> blocks;  // of `tokens`, or of more that begin alike
-    bool may_shift = false;           // Shift() may follow
+    bool may_load = true;
+    bool may_shift = false;  // Shift() may follow
   };
   // Gives `owner` a slot whose KV is to be `sequence`, with the longest prefix that the caches can
   // restore or the stages load; at least the last token is left to feed. Kept sequences are dropped
@@ -103,8 +104,8 @@ class SlotTable {
   // which drafts that were taken back do not count.
   void Confirm(int32_t slot, uint64_t generation, uint32_t length);
 
-  // Whether the stages keep KV blocks.
-  bool keeps_blocks() const { return kv_.keeps_any(); }
+  // Whether the stages keep KV blocks of 64 positions.
+  bool keeps_blocks() const { return kv_.keeps_any() && !stores_states(); }
   // Has the stages keep the slot's blocks as they are now, those of them that they have not yet.
   void Store(int32_t slot);
   // The outcome of a step that stores blocks.
@@ -153,7 +154,7 @@ class SlotTable {
   // How much of `sequence` a slot could give now.
   uint32_t CachedPrefix(const Sequence& sequence) const {
     const uint32_t kept = BestSource(sequence).length;
-    return std::max(kept, StoredPrefix(sequence));
+    return std::max(kept, FindStored(sequence).length);
   }
   // How much of `sequence` is in some slot, whether or not a cache can go back to it.
   uint32_t KnownPrefix(const Sequence& sequence) const;
@@ -197,11 +198,15 @@ class SlotTable {
   PrefixSource BestSource(const Sequence& sequence) const;
   // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
   PrefixSource Usable(int32_t slot, uint32_t common, const Sequence& sequence) const;
-  // How much of the sequence the stages can load.
-  uint32_t StoredPrefix(const Sequence& sequence) const;
-  // The blocks that a load of the sequence may use: the last token is fed.
-  static absl::Span<const KvName> BlocksBeforeLast(const Sequence& sequence);
-  void Load(int32_t slot, const Sequence& sequence);
+  // Whether the stages store all of a sequence as one block, a state.
+  bool stores_states() const { return !facts_.cache.trim || facts_.cache.window_tokens != 0; }
+  // What the stages can load of the sequence: the last token is fed.
+  struct StoredPrefix {
+    std::vector<KvName> blocks;
+    uint32_t length = 0;
+  };
+  StoredPrefix FindStored(const Sequence& sequence) const;
+  void Load(int32_t slot, const Sequence& sequence, const StoredPrefix& stored);
   void SendForget(absl::Span<const KvName> blocks);
   KvIndex IndexOf(const PipelineFacts& facts) const;
   // The longest checkpoint of a beginning of `sequence`, of at most `length` tokens; -1: none.

@@ -162,6 +162,9 @@ class LlamaStage final : public Stage {
   absl::Status Shift(const wire::KvEdit& edit);
   void Save(const wire::KvEdit& edit);
   absl::Status Restore(const wire::KvEdit& edit);
+  // What the edit stores, by its names.
+  absl::StatusOr<std::vector<std::string>> ReadBlocks(const wire::KvEdit& edit,
+                                                      absl::Span<const KvName> names);
   void StoreBlocks(const wire::KvEdit& edit);
   absl::Status LoadBlocks(const wire::KvEdit& edit);
   llama_memory_t memory() const { return llama_get_memory(context_.get()); }

@@ -118,11 +118,14 @@ absl::Status LlamaStage::WriteCache(int32_t slot, const CachePart& part) {
 
 void LlamaStage::SetKvStore(std::unique_ptr<KvStore> store) {
   store_ = std::move(store);
-  // A little more than libllama writes of each position.
-  const uint64_t position_bytes =
-      config_.facts.kv_bytes / std::max<uint64_t>(config_.facts.kv_cells, 1) + 1;
-  config_.facts.kv_blocks_max = static_cast<uint32_t>(
-      std::min<uint64_t>(store_->bytes_max() / (position_bytes * kKvBlockTokens), kKvBlocksMax));
+  // A little more than libllama writes of each position; of states, what slots that are full to a
+  // quarter have.
+  const Facts& facts = config_.facts;
+  const uint64_t position_bytes = facts.kv_bytes / std::max<uint64_t>(facts.kv_cells, 1) + 1;
+  const uint64_t block_bytes =
+      SplitsCaches() ? position_bytes * kKvBlockTokens : facts.kv_bytes / facts.n_seq_max / 4 + 1;
+  config_.facts.kv_blocks_max =
+      static_cast<uint32_t>(std::min<uint64_t>(store_->bytes_max() / block_bytes, kKvBlocksMax));
 }
 
 std::vector<KvName> LlamaStage::StoredBlocks() const {
@@ -137,25 +140,45 @@ std::vector<KvName> LlamaStage::TakeLostBlocks() {
   return lost;
 }
 
+absl::StatusOr<std::vector<std::string>> LlamaStage::ReadBlocks(const wire::KvEdit& edit,
+                                                                absl::Span<const KvName> names) {
+  const auto length = static_cast<size_t>(next_[edit.slot()]);
+  const bool has_all =
+      SplitsCaches() ? edit.begin() >= 0 && edit.begin() + names.size() * kKvBlockTokens <= length
+                     : names.size() == 1 && length > 0 && KvStateLength(names.front()) == length;
+  // Rows of a failed step may be missing.
+  if (!has_all || pending_.any()) return absl::UnavailableError("the slot has other positions now");
+  auto state = ReadState(edit.slot());
+  if (!state.ok()) return state.status();
+  if (SplitsCaches()) {
+    return BlocksOf(*state, static_cast<uint32_t>(edit.begin()), kKvBlockTokens, names.size());
+  }
+  std::vector<std::string> whole;
+  whole.push_back(*std::move(state));
+  return whole;
+}
+
 void LlamaStage::StoreBlocks(const wire::KvEdit& edit) {
   const std::vector<KvName> names = SplitKvNames(edit.blocks());
-  const auto lose = [&] { lost_blocks_.insert(lost_blocks_.end(), names.begin(), names.end()); };
-  // Not at its expected length: rows of a failed step may be missing.
-  const bool has_all = edit.begin() >= 0 && edit.begin() + names.size() * kKvBlockTokens <=
-                                                static_cast<size_t>(next_[edit.slot()]);
-  if (store_ == nullptr || !has_all || pending_.any()) return lose();
-  const auto state = ReadState(edit.slot());
-  if (!state.ok()) return lose();
-  auto blocks = BlocksOf(*state, static_cast<uint32_t>(edit.begin()), kKvBlockTokens, names.size());
-  if (!blocks.ok()) return lose();
-  for (size_t i = 0; i < names.size(); ++i) store_->Put(names[i], std::move((*blocks)[i]));
+  absl::StatusOr<std::vector<std::string>> blocks = absl::NotFoundError("there is no store");
+  if (store_ != nullptr) blocks = ReadBlocks(edit, names);
+  if (!blocks.ok()) {
+    lost_blocks_.insert(lost_blocks_.end(), names.begin(), names.end());
+    return;
+  }
+  for (size_t i = names.size(); i > 0; --i) store_->Put(names[i - 1], std::move((*blocks)[i - 1]));
 }
 
 absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
   const int32_t slot = edit.slot();
   const std::vector<KvName> names = SplitKvNames(edit.blocks());
-  const size_t n_positions = names.size() * kKvBlockTokens;
-  if (names.empty() || n_positions > config_.facts.n_ctx) {
+  size_t n_positions = 0;
+  if (SplitsCaches()) {
+    n_positions = names.size() * kKvBlockTokens;
+  } else if (names.size() == 1) {
+    n_positions = KvStateLength(names.front());
+  }
+  if (n_positions == 0 || n_positions > config_.facts.n_ctx) {
     return absl::InvalidArgumentError(
         absl::StrCat(names.size(), " KV blocks for a slot of ", config_.facts.n_ctx, " positions"));
   }
@@ -172,7 +195,9 @@ absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("no memory for the KV blocks of a sequence");
   }
-  auto state = JoinPositions(std::vector<absl::string_view>(blocks.begin(), blocks.end()));
+  absl::StatusOr<std::string> state =
+      SplitsCaches() ? JoinPositions(std::vector<absl::string_view>(blocks.begin(), blocks.end()))
+                     : std::move(blocks.front());
   if (absl::IsResourceExhausted(state.status())) return state.status();
   absl::Status written = state.status();
   if (written.ok()) {

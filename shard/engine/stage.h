@@ -147,7 +147,7 @@ class Stage {
   // kDataLoss: it does not fit into this stage, and the slot is dropped.
   virtual absl::Status WriteCache(int32_t slot, const CachePart& part) = 0;
 
-  // From now on STORE and LOAD use this store. REQUIRES: SplitsCaches().
+  // From now on STORE and LOAD use this store: for blocks where SplitsCaches(), else for states.
   virtual void SetKvStore(std::unique_ptr<KvStore> /*store*/) {}
   // Names of the blocks in the store, the least recently used first.
   virtual std::vector<KvName> StoredBlocks() const { return {}; }

@@ -74,6 +74,8 @@ absl::StatusOr<int> Lock(const std::string& folder) {
   return fd;
 }
 
+int64_t FileTime(fs::file_time_type time) { return time.time_since_epoch().count(); }
+
 struct Folder {
   fs::path path;
   uint64_t bytes = 0;
@@ -187,8 +189,7 @@ void KvStore::Scan() {
     const std::optional<KvName> name = ciphers_.caller.NameOf(file.path().filename().string());
     const uint64_t bytes = file.file_size(error);
     if (!name || error) continue;
-    blocks_[*name] = {.bytes = bytes,
-                      .used = file.last_write_time(error).time_since_epoch().count()};
+    blocks_[*name] = {.bytes = bytes, .used = FileTime(file.last_write_time(error))};
     bytes_used_ += bytes;
   }
 }
@@ -208,12 +209,17 @@ void KvStore::Put(const KvName& name, std::string bytes) {
   absl::MutexLock lock(mu_);
   if (blocks_.contains(name)) return;
   const uint64_t size = bytes.size() + kKvSealBytes;
-  if (bytes_used_ + size > bytes_max_ || waiting_bytes_ + size > kWaitingBytesMax) {
+  if (size > bytes_max_ || waiting_bytes_ + size > kWaitingBytesMax) {
     lost_.push_back(name);
     return;
   }
+  while (bytes_used_ + size > bytes_max_) {
+    const auto used = [](const auto& each) { return each.second.used; };
+    const KvName oldest = std::ranges::min_element(blocks_, {}, used)->first;
+    Lose(oldest);
+  }
   blocks_[name] = {.bytes = size,
-                   .used = absl::GetCurrentTimeNanos(),
+                   .used = FileTime(fs::file_time_type::clock::now()),
                    .waiting = std::make_shared<const std::string>(std::move(bytes))};
   bytes_used_ += size;
   waiting_bytes_ += size;
@@ -228,6 +234,7 @@ absl::StatusOr<std::string> KvStore::Get(const KvName& name) {
       lost_.push_back(name);
       return absl::NotFoundError("a KV block is not there");
     }
+    found->second.used = FileTime(fs::file_time_type::clock::now());
     if (found->second.waiting != nullptr) return *found->second.waiting;
   }
   const std::string path = PathOf(ciphers_.caller, name);
@@ -304,9 +311,8 @@ void KvStore::RunWriter() {
       };
       mu_.Await(absl::Condition(&has_work));
       if (to_write_.empty()) return;
-      // The last first, so that of a sequence the beginning is the youngest file.
-      name = to_write_.back();
-      to_write_.pop_back();
+      name = to_write_.front();
+      to_write_.pop_front();
       const auto found = blocks_.find(name);
       if (found != blocks_.end()) bytes = found->second.waiting;
     }

@@ -47,7 +47,8 @@ class KvStore {
   std::vector<KvName> Names() const;
 
   // Takes a block, if there is not one of that name already. Does not wait for the disk. A block
-  // that cannot be kept is lost (TakeLost()), with one line in the log.
+  // that cannot be kept is lost (TakeLost()), with one line in the log; so are the least recently
+  // used ones where there is no room for it. Put the last of a sequence's blocks first.
   void Put(const KvName& name, std::string bytes);
   // kNotFound: it is not there; kDataLoss: it is damaged. In both cases it is lost. Blocks on the
   // disk.
@@ -63,7 +64,7 @@ class KvStore {
  private:
   struct Block {
     uint64_t bytes = 0;  // of its file
-    int64_t used = 0;    // when it was written or read; only of those that Open() has found
+    int64_t used = 0;    // when it was taken or read, by the file system's clock
     // To be written, shared with the writer; null: it is on the disk.
     std::shared_ptr<const std::string> waiting;
   };

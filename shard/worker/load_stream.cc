@@ -147,7 +147,7 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& re
 void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage) {
   const wire::StageSpec& spec = request.spec();
   // With --exact a slot's contents depend on how its rows were cut into steps.
-  if (!request.has_kv_store() || spec.cache().exact() || !stage->SplitsCaches()) return;
+  if (!request.has_kv_store() || spec.cache().exact()) return;
   const Stage::Facts& facts = stage->facts();
   const wire::Versions& versions = LocalVersions();
   // The context's length, as it decides how some models turn their keys.

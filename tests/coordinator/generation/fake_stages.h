@@ -374,13 +374,14 @@ class FakeStages {
   }
 
   void StoreBlocks(const wire::KvEdit& edit, const std::vector<uint64_t>& slot, Store* store) {
-    EXPECT_TRUE(facts_.cache.trim && facts_.cache.window_tokens == 0) << "a cache without blocks";
-    const std::vector<KvName> names = SplitKvNames(edit.blocks());
+    const bool are_states = !facts_.cache.trim || facts_.cache.window_tokens != 0;
     auto from = static_cast<size_t>(edit.begin());
-    for (const KvName& name : names) {
-      const size_t begin = std::exchange(from, from + kKvBlockTokens);
+    for (const KvName& name : SplitKvNames(edit.blocks())) {
+      const size_t n = are_states ? KvStateLength(name) : kKvBlockTokens;
+      const size_t begin = std::exchange(from, from + n);
+      const bool is_there = are_states ? n == slot.size() && begin == 0 : from <= slot.size();
       if (store->contains(name)) continue;
-      if (from > slot.size() || store->size() >= facts_.kv_blocks_max) {
+      if (!is_there || store->size() >= facts_.kv_blocks_max) {
         lost_blocks_ += JoinKvNames({&name, 1});
         continue;
       }

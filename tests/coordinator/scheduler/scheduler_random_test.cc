@@ -127,7 +127,7 @@ class RandomRun {
     facts_.cache.checkpoint = Flip() && (!facts_.cache.trim || facts_.cache.window_tokens > 0);
     facts_.n_checkpoints = Pick(0, 5);
     facts_.cache.rewind = facts_.cache.trim && facts_.cache.window_tokens == 0;
-    if (facts_.cache.rewind && Pick(0, 3) != 0) facts_.kv_blocks_max = Pick(1, 40);
+    if (Pick(0, 3) != 0) facts_.kv_blocks_max = Pick(1, 40);
     return facts_;
   }
   SchedulerPolicy MakePolicy() {

@@ -181,6 +181,36 @@ TEST_F(SchedulerStore, NothingIsStoredOfTextsWithoutAnEnd) {
   EXPECT_EQ(OnDisk(0), 1u);
 }
 
+// Caches that forget are stored whole, at the end of a request.
+TEST(SchedulerStoreStates, ASequenceThatGoesOnIsLoaded) {
+  for (const uint32_t window : {0u, 32u}) {
+    PipelineFacts facts = StoringFacts();
+    facts.cache = {.trim = window != 0, .window_tokens = window};
+    SchedulerSim sim(facts, {});
+    const auto run = [&](std::vector<int32_t> prompt) -> const SchedulerSim::Record& {
+      GenerationRequest request = MakeRequest(std::move(prompt), 4);
+      request.sampler.set_seed(FakeStages::kEndlessSeed);
+      const auto id = sim.Add(std::move(request));
+      EXPECT_TRUE(id.ok()) << id.status();
+      sim.RunToEnd();
+      return sim.seen.at(*id);
+    };
+    std::vector<int32_t> turns = Text(1, 200);
+    const std::vector<int32_t> written = run(turns).tokens;
+    EXPECT_EQ(sim.stages->stores()[0].size(), 1u);
+    EXPECT_EQ(run(turns).end->usage.cached_tokens, 0u) << "it cannot go back in its state";
+    turns.insert(turns.end(), written.begin(), written.end());
+    for (int32_t token : Text(700, 30)) turns.push_back(token);
+    for (int i = 0; i < 2; ++i) run(Text(500 + i, 40));  // they take both slots
+    EXPECT_EQ(run(turns).end->usage.cached_tokens, 203u) << "the last token was never fed";
+    // The longest one is taken.
+    for (int i = 0; i < 2; ++i) run(Text(600 + i, 40));
+    for (int32_t token : Text(800, 30)) turns.push_back(token);
+    EXPECT_EQ(run(turns).end->usage.cached_tokens, 203u) << "another answer than was given";
+    sim.ExpectRequestsAsAlone();
+  }
+}
+
 // A block takes 6.4 ms and more to compute, in each of two stages.
 TEST(SchedulerStoreSpeed, ADiskThatIsSlowerThanTheStagesIsNotReadAgainAtOnce) {
   for (const int64_t load_us : {1000, 20'000}) {

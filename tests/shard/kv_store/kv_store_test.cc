@@ -157,11 +157,19 @@ TEST_F(KvStoreTest, OneAtATime) {
 
 TEST_F(KvStoreTest, MoreThanItsBytesAreLost) {
   std::unique_ptr<KvStore> store = Open("a model", 2500);
-  for (int i = 0; i < 3; ++i) store->Put(Name(i), std::string(1000, 'x'));
-  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(2)});
-  store->Forget(Name(0));
+  for (int i = 0; i < 2; ++i) store->Put(Name(i), std::string(1000, 'x'));
+  EXPECT_TRUE(store->Get(Name(0)).ok());
   store->Put(Name(2), std::string(1000, 'x'));
-  EXPECT_TRUE(store->TakeLost().empty());
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(1)}) << "the least recently used one";
+  store->Put(Name(3), std::string(3000, 'x'));
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(3)}) << "there is never room for it";
+  EXPECT_TRUE(store->Get(Name(0)).ok() && store->Get(Name(2)).ok());
+  // The same after it was opened again.
+  store.reset();
+  store = Open("a model", 2500);
+  EXPECT_TRUE(store->Get(Name(0)).ok());
+  store->Put(Name(4), std::string(1000, 'x'));
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(2)});
 }
 
 TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
@@ -198,6 +206,21 @@ TEST_F(KvStoreTest, AFullOrReadOnlyDiskLosesBlocksAndNothingElse) {
   std::ofstream(folder_ + "/file") << "no folder";
   const auto none = KvStore::Open({.folder = folder_ + "/file", .identity = "a model"});
   EXPECT_FALSE(none.ok());
+}
+
+TEST(KvNames, OfStatesTellTheirLengths) {
+  std::vector<int32_t> tokens(400);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
+  const std::vector<uint32_t> lengths = {3, 300, 400};
+  const std::vector<KvName> names = KvStateNamesOf("", tokens, lengths);
+  ASSERT_EQ(names.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(KvStateLength(names[i]), lengths[i]);
+  EXPECT_EQ(KvStateNamesOf("", tokens, {300}).front(), names[1]);
+  EXPECT_NE(KvStateNamesOf("token a", tokens, {300}).front(), names[1]);
+  ++tokens[100];
+  const std::vector<KvName> others = KvStateNamesOf("", tokens, lengths);
+  EXPECT_EQ(others[0], names[0]);
+  EXPECT_NE(others[1], names[1]);
 }
 
 TEST(KvNames, AreOfAllTokensBeforeAndOfTheScope) {
