@@ -44,7 +44,8 @@ FileState StateOf(const std::string& path) {
 struct ApiTokens::Shared {
   Shared(std::string p, Clock* c) : path(std::move(p)), clock(c) {}
 
-  void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Reads the file if it has changed, of which it is sure for so long after it has looked.
+  void Refresh(int64_t sure_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   const ApiToken* Find(absl::string_view hash) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const std::string path;
@@ -59,9 +60,9 @@ struct ApiTokens::Shared {
   std::map<std::string, TokenLimiter> limiters ABSL_GUARDED_BY(mu);
 };
 
-void ApiTokens::Shared::Refresh() {
+void ApiTokens::Shared::Refresh(int64_t sure_us) {
   const int64_t now_us = clock->NowUs();
-  if (checked && now_us - checked_us < kRecheckUs) return;
+  if (checked && now_us - checked_us < sure_us) return;
   FileState now = StateOf(path);
   const bool changed = !checked || !(now == state);
   checked = true;
@@ -79,6 +80,7 @@ void ApiTokens::Shared::Refresh() {
 // Compares with all tokens, each in constant time, so that the time does not depend on a match.
 const ApiToken* ApiTokens::Shared::Find(absl::string_view hash) const {
   const ApiToken* found = nullptr;
+  if (!tokens.ok()) return found;
   for (const ApiToken& token : *tokens) {
     if (token.hash.size() == hash.size() &&
         CRYPTO_memcmp(token.hash.data(), hash.data(), hash.size()) == 0) {
@@ -133,7 +135,9 @@ ApiTokens::AdmitResult ApiTokens::Admit(const Request& request) {
   AdmitResult result;
   const absl::StatusOr<std::string> hash = ApiTokenHash(request.text);
   const MutexLock lock(&shared_->mu);
-  shared_->Refresh();
+  shared_->Refresh(kRecheckUs);
+  // One that is not known may have been made just now, as that of a link to the page.
+  if (hash.ok() && shared_->Find(*hash) == nullptr) shared_->Refresh(0);
   if (!shared_->tokens.ok()) {
     result.status = absl::UnavailableError(
         absl::StrCat("no request is admitted: ", shared_->tokens.status().message()));

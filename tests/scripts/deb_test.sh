@@ -9,8 +9,8 @@ program=$1
 
 run() { "$@" >"$work/out" 2>"$work/err" </dev/null; }
 
-if ! command -v dh >/dev/null || ! command -v lintian >/dev/null; then
-  echo "skipped: debhelper or lintian is not installed: scripts/setup base test package"
+if ! command -v dh >/dev/null || ! command -v lintian >/dev/null || ! dpkg --status build-essential >/dev/null 2>&1; then
+  echo "skipped: debhelper, lintian or build-essential is not installed: scripts/setup base test package"
   finish
 fi
 # Nobody downloads it: it need not be small.
