@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "transport/base/thread_name.h"
+#include "transport/base/wall_clock.h"
 #include "transport/security/private_file.h"
 
 namespace strata {
@@ -120,7 +121,7 @@ void RemoveOthers(const std::string& root, const std::string& own, uint64_t byte
 // Names() has the file last when the store is opened again. The kernel's own stamps are too coarse
 // to tell blocks of one sequence apart.
 void Touch(int fd) {
-  const timespec now = absl::ToTimespec(absl::Now());
+  const timespec now = absl::ToTimespec(WallNow());
   const timespec times[2] = {now, now};
   futimens(fd, times);
 }
