@@ -129,7 +129,8 @@ struct Scheduler::Impl {
 
   // A sequence has no more room than all slots have together.
   void LimitContext() {
-    facts.n_ctx = static_cast<uint32_t>(std::min<uint64_t>(facts.n_ctx, slots.cells_max()));
+    facts.n_ctx =
+        static_cast<uint32_t>(std::min<uint64_t>(facts.n_ctx, SlotTable::CellsMaxOf(facts)));
   }
 
   // scheduler.cc

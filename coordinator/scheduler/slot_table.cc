@@ -21,7 +21,7 @@ bool ChangesSlot(const wire::KvEdit& edit) {
 SlotTable::SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy)
     : facts_(facts),
       policy_(policy),
-      cells_max_(facts.kv_cells != 0 ? facts.kv_cells : uint64_t{facts.n_ctx} * facts.n_slots),
+      cells_max_(CellsMaxOf(facts)),
       slots_(facts.n_slots),
       checkpoints_(facts.cache.checkpoint ? facts.n_checkpoints : 0),
       kv_(IndexOf(facts)) {}

@@ -153,8 +153,9 @@ class SlotTable {
   uint32_t n_checkpoints() const;  // that are kept
   // How much of `sequence` a slot could give now.
   uint32_t CachedPrefix(const Sequence& sequence) const {
-    const uint32_t kept = BestSource(sequence).length;
-    return std::max(kept, FindStored(sequence).length);
+    const PrefixSource kept = BestSource(sequence);
+    const StoredPrefix stored = FindStored(sequence);
+    return std::max(kept.length, stored.length);
   }
   // How much of `sequence` is in some slot, whether or not a cache can go back to it.
   uint32_t KnownPrefix(const Sequence& sequence) const;
@@ -179,6 +180,9 @@ class SlotTable {
   uint64_t cells_kept() const;
   uint32_t n_kept() const;
   uint64_t cells_max() const { return cells_max_; }
+  static uint64_t CellsMaxOf(const PipelineFacts& facts) {
+    return facts.kv_cells != 0 ? facts.kv_cells : uint64_t{facts.n_ctx} * facts.n_slots;
+  }
 
  private:
   // How a sequence may begin with the contents of a slot.
