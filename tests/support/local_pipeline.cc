@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "shard/device/engine.h"
+#include "shard/kv_store/kv_store.h"
 #include "shard/model/model_file.h"
 #include "shard/model/slice.h"
 #include "shard/serving/stage_server.h"
@@ -75,6 +76,7 @@ class FailingStage final : public Stage {
   absl::Status WriteCache(int32_t slot, const CachePart& part) override {
     return stage_->WriteCache(slot, part);
   }
+  std::vector<KvName> TakeLostBlocks() override { return stage_->TakeLostBlocks(); }
   const llama_vocab* vocab() const override { return stage_->vocab(); }
   const Facts& facts() const override { return stage_->facts(); }
 
@@ -236,11 +238,24 @@ absl::Status LocalPipelineImpl::Load() {
         [&, i]() -> absl::StatusOr<std::unique_ptr<Stage>> {
           auto stage = Stage::Load(*slice, options, nullptr);
           if (!stage.ok()) return stage.status();
+          if (!options_.kv_folder.empty()) {
+            auto store = KvStore::Open({.folder = options_.kv_folder,
+                                        .identity = absl::StrCat(i),
+                                        .bytes_max = 64 << 20,
+                                        .others_bytes_max = 64 << 20});
+            if (!store.ok()) return store.status();
+            (*stage)->SetKvStore(*std::move(store));
+            infos_[i].set_kv_blocks(JoinKvNames((*stage)->StoredBlocks()));
+          }
           return std::make_unique<FailingStage>(*std::move(stage), &faults_[i]);
         },
         [&, i](absl::StatusOr<Stage::Facts> facts) {
           outcome = facts.status();
-          if (facts.ok()) infos_[i] = DescribeStage(spec, *facts, "");
+          if (facts.ok()) {
+            std::string kv_blocks = infos_[i].kv_blocks();
+            infos_[i] = DescribeStage(spec, *facts, "");
+            infos_[i].set_kv_blocks(std::move(kv_blocks));
+          }
           loaded.Notify();
         }));
     loaded.WaitForNotification();

@@ -21,6 +21,7 @@ struct LocalPipelineOptions {
   uint32_t n_batch = 64;
   CacheOptions cache = {};
   wire::ActivationRule activations = {};  // of every stage
+  std::string kv_folder = {};             // where stages keep KV blocks; empty: nowhere
 };
 
 class LocalPipeline : public Pipeline {

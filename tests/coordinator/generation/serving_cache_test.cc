@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "coordinator/planner/costs/layer_costs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,6 +105,42 @@ INSTANTIATE_TEST_SUITE_P(
               {4},
               {.type_k = "q8_0", .type_v = "q8_0", .kv_cells = 1024, .checkpoints = 2}}),
     [](const auto& test) { return test.param.name; });
+
+// A conversation that goes on in other stages, which have only the disks of those before.
+class KeptOnDisk : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(KeptOnDisk, ASequenceGoesOnFromTheDiskAsItWouldHave) {
+  const std::vector<uint32_t> cuts = {GetParam() == "qwen3next" ? 4u : 3u};
+  const LocalPipelineOptions options = {.model_path = ModelPath(GetParam()),
+                                        .cuts = cuts,
+                                        .n_ctx = 256,
+                                        .n_slots = 2,
+                                        .kv_folder = testing::MakeTestFolder()};
+  GenerationRequest request = MakeRequest(1, 100, 12);
+  {
+    Serving first(options, SchedulerPolicy{.chunk_tokens = 16});
+    const Output answer = first.Generate(request);
+    request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+    // The stages store it behind the answer's end.
+    for (int i = 0; i < 1000 && first.engine->Stats().kv_blocks == 0; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+  }
+  const GenerationRequest more = MakeRequest(2, 20, 1);
+  request.prompt.insert(request.prompt.end(), more.prompt.begin(), more.prompt.end());
+  Serving without({.model_path = options.model_path, .cuts = cuts, .n_ctx = 256, .n_slots = 2},
+                  SchedulerPolicy{.chunk_tokens = 16});
+  const Output expected = without.Generate(request);
+  EXPECT_EQ(without.cached, 0u);
+  Serving second(options, SchedulerPolicy{.chunk_tokens = 16});
+  ExpectSame(second.Generate(request), expected);
+  // All but the last token of the answer was fed; of it, whole blocks or the state.
+  EXPECT_EQ(second.cached, second.pipeline->stages()[0].cache().rewind() ? 64u : 111u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, KeptOnDisk, ::testing::Values("llama/32", "gemma3", "mamba2", "falcon_h1", "qwen3next"),
+    [](const auto& test) { return test.param.substr(0, test.param.find('/')); });
 
 // Many requests over a budget of cells that a few of them fill.
 class FewCells : public ::testing::TestWithParam<std::string> {};
