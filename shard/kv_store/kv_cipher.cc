@@ -4,7 +4,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -26,12 +25,8 @@ const uint8_t* Bytes(absl::string_view text) {
 }
 uint8_t* Bytes(char* text) { return reinterpret_cast<uint8_t*>(text); }
 
-// The parts of what HKDF derives.
-struct Keys {
-  std::array<uint8_t, 16> folder;
-  std::array<uint8_t, 32> names;
-  std::array<uint8_t, 32> blocks;
-};
+// Of what HKDF derives: first the folder's name, then the keys of names and of blocks.
+constexpr size_t kFolderBytes = 16, kCipherKeyBytes = 32;
 
 // One block of AES, whole, so that nothing stays in the context. A null context is refused.
 KvName Permute(evp_cipher_ctx_st* context, const KvName& name) {
@@ -54,42 +49,34 @@ bool Update(evp_cipher_ctx_st* context, const KvName& name, absl::string_view by
 }  // namespace
 
 absl::StatusOr<KvCipher> KvCipher::Make(const Secret& key, absl::string_view identity) {
-  std::array<uint8_t, sizeof(Keys)> derived;
+  std::array<uint8_t, kFolderBytes + 2 * kCipherKeyBytes> derived;
   const std::string info = absl::StrCat(kPurpose, identity);
   const absl::Span<const uint8_t> secret(Bytes(key.Reveal()), key.Reveal().size());
   if (auto s = HkdfSha256({.secret = secret, .salt = {}, .info = info}, absl::MakeSpan(derived));
       !s.ok()) {
     return s;
   }
-  Keys keys;
-  static_assert(sizeof(keys) == sizeof(derived));
-  auto from = derived.begin();
-  const auto take = [&from](auto& part) {
-    std::copy_n(from, part.size(), part.begin());
-    from += static_cast<int64_t>(part.size());
-  };
-  take(keys.folder);
-  take(keys.names);
-  take(keys.blocks);
+  const uint8_t* const names_key = derived.data() + kFolderBytes;
+  const uint8_t* const blocks_key = names_key + kCipherKeyBytes;
 
   KvCipher cipher;
-  cipher.folder_ = absl::BytesToHexString(
-      {reinterpret_cast<const char*>(keys.folder.data()), keys.folder.size()});
+  cipher.folder_ =
+      absl::BytesToHexString({reinterpret_cast<const char*>(derived.data()), kFolderBytes});
   for (Context* context : {&cipher.to_file_, &cipher.from_file_, &cipher.seal_, &cipher.open_}) {
     context->reset(EVP_CIPHER_CTX_new());
     if (*context == nullptr) return OpensslError("no cipher");
   }
   constexpr int kEncrypt = 1, kDecrypt = 0;
-  const bool ok = EVP_CipherInit_ex2(cipher.to_file_.get(), EVP_aes_256_ecb(), keys.names.data(),
-                                     nullptr, kEncrypt, nullptr) == 1 &&
-                  EVP_CipherInit_ex2(cipher.from_file_.get(), EVP_aes_256_ecb(), keys.names.data(),
-                                     nullptr, kDecrypt, nullptr) == 1 &&
+  const bool ok = EVP_CipherInit_ex2(cipher.to_file_.get(), EVP_aes_256_ecb(), names_key, nullptr,
+                                     kEncrypt, nullptr) == 1 &&
+                  EVP_CipherInit_ex2(cipher.from_file_.get(), EVP_aes_256_ecb(), names_key, nullptr,
+                                     kDecrypt, nullptr) == 1 &&
                   EVP_CIPHER_CTX_set_padding(cipher.to_file_.get(), 0) == 1 &&
                   EVP_CIPHER_CTX_set_padding(cipher.from_file_.get(), 0) == 1 &&
-                  EVP_CipherInit_ex2(cipher.seal_.get(), EVP_aes_256_gcm(), keys.blocks.data(),
-                                     nullptr, kEncrypt, nullptr) == 1 &&
-                  EVP_CipherInit_ex2(cipher.open_.get(), EVP_aes_256_gcm(), keys.blocks.data(),
-                                     nullptr, kDecrypt, nullptr) == 1;
+                  EVP_CipherInit_ex2(cipher.seal_.get(), EVP_aes_256_gcm(), blocks_key, nullptr,
+                                     kEncrypt, nullptr) == 1 &&
+                  EVP_CipherInit_ex2(cipher.open_.get(), EVP_aes_256_gcm(), blocks_key, nullptr,
+                                     kDecrypt, nullptr) == 1;
   if (!ok) return OpensslError("AES-256");
   return cipher;
 }

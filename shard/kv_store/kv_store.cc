@@ -12,11 +12,11 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "transport/base/descriptor.h"
 #include "transport/base/thread_name.h"
 #include "transport/base/wall_clock.h"
 #include "transport/security/private_file.h"
@@ -60,19 +60,18 @@ absl::StatusOr<Secret> KeyOf(const std::string& folder) {
 }
 
 // The lock of a store's folder, which is made. kFailedPrecondition: another one has it.
-absl::StatusOr<int> Lock(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return SystemError(folder);
+absl::StatusOr<Descriptor> Lock(const std::string& folder) {
+  if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
   const std::string path = folder + kLockFile;
-  const int fd = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) return SystemError(path);
-  for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; ++i) {
+  Descriptor lock(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  if (!lock.valid()) return SystemError(path);
+  for (int i = 0; flock(lock.fd(), LOCK_EX | LOCK_NB) != 0; ++i) {
     if (i == kLockTries) {
-      close(fd);
       return absl::FailedPreconditionError(absl::StrCat(folder, " is used by another stage"));
     }
     absl::SleepFor(kLockWait);
   }
-  return fd;
+  return lock;
 }
 
 int64_t FileTime(fs::file_time_type time) { return time.time_since_epoch().count(); }
@@ -104,9 +103,8 @@ void RemoveOthers(const std::string& root, const std::string& own, uint64_t byte
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {
     if (!entry.is_directory(error) || entry.path() == own) continue;
-    const int fd = open((entry.path() / (kLockFile + 1)).c_str(), O_RDWR | O_CLOEXEC);
-    const bool is_open = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;
-    if (fd >= 0) close(fd);
+    const Descriptor lock(open((entry.path().string() + kLockFile).c_str(), O_RDWR | O_CLOEXEC));
+    const bool is_open = lock.valid() && flock(lock.fd(), LOCK_EX | LOCK_NB) != 0;
     if (is_open) continue;
     bytes += others.emplace_back(Look(entry.path())).bytes;
   }
@@ -127,22 +125,21 @@ void Touch(int fd) {
 }
 
 absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::NotFoundError(SystemError(path).message());
-  const auto close_file = absl::MakeCleanup([fd] { close(fd); });
-  struct stat file = {};
-  if (fstat(fd, &file) != 0) return SystemError(path);
-  std::string bytes(static_cast<size_t>(file.st_size), '\0');
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return absl::NotFoundError(SystemError(path).message());
+  struct stat about = {};
+  if (fstat(file.fd(), &about) != 0) return SystemError(path);
+  std::string bytes(static_cast<size_t>(about.st_size), '\0');
   size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t n = read(fd, bytes.data() + done, bytes.size() - done);
+    const ssize_t n = read(file.fd(), bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return SystemError(path);
     if (n == 0) break;
     done += static_cast<size_t>(n);
   }
   bytes.resize(done);
-  Touch(fd);
+  Touch(file.fd());
   return bytes;
 }
 
@@ -157,12 +154,12 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
   auto writer = KvCipher::Make(*key, options.identity);
   if (!writer.ok()) return writer.status();
   const std::string folder = absl::StrCat(root, "/", caller->folder());
-  const auto lock = Lock(folder);
+  auto lock = Lock(folder);
   if (!lock.ok()) return lock.status();
   RemoveOthers(root, folder, options.others_bytes_max);
   std::unique_ptr<KvStore> store(
-      new KvStore(folder, {.caller = *std::move(caller), .writer = *std::move(writer)}, *lock,
-                  options.bytes_max));
+      new KvStore(folder, {.caller = *std::move(caller), .writer = *std::move(writer)},
+                  lock->Release(), options.bytes_max));
   store->Scan();
   store->writer_ = std::thread([store = store.get()] { store->RunWriter(); });
   return store;
