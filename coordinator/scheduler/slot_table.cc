@@ -344,9 +344,9 @@ void SlotTable::SendForget(absl::Span<const KvName> blocks) {
 
 std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner, const Sequence& sequence,
                                                        bool from_first) {
-  PrefixSource source = from_first ? PrefixSource() : BestSource(sequence);
   const uint64_t need = sequence.tokens.size();
   if (cells_owned() + need > cells_max_) return std::nullopt;
+  PrefixSource source = from_first ? PrefixSource() : BestSource(sequence);
   // A load reads the disk of every stage: it is worth that for a block or more.
   const StoredPrefix stored = from_first ? StoredPrefix() : FindStored(sequence);
   const bool loads = stored.length >= source.length + kKvBlockTokens;
