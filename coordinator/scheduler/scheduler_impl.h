@@ -188,7 +188,7 @@ struct Scheduler::Impl {
   std::optional<wire::Step> NextStep(int64_t now_us);
   void Admit(int64_t now_us);
   bool Place(Request* request, int64_t now_us);
-  // What its slot is to hold. Valid until the request changes.
+  // The sequence that its slot is to hold. Valid until the request changes.
   SlotTable::Sequence SequenceOf(Request* request);
   // Whether the stages load the request's blocks sooner than they would compute them, as far as
   // both are known.

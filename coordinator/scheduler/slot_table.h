@@ -59,7 +59,7 @@ class SlotTable {
 
   SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy);
 
-  // What a slot is to hold. `scope`: only kept sequences of the same are of use.
+  // A slot is to hold it. `scope`: only kept sequences of the same are of use.
   struct Sequence {
     absl::Span<const int32_t> tokens;
     absl::string_view scope;
@@ -204,7 +204,7 @@ class SlotTable {
   PrefixSource Usable(int32_t slot, uint32_t common, const Sequence& sequence) const;
   // Whether the stages store all of a sequence as one block, a state.
   bool stores_states() const { return !facts_.cache.trim || facts_.cache.window_tokens != 0; }
-  // What the stages can load of the sequence: the last token is fed.
+  // The stages can load so much of the sequence: the last token is fed.
   struct StoredPrefix {
     std::vector<KvName> blocks;
     uint32_t length = 0;

@@ -162,7 +162,7 @@ class LlamaStage final : public Stage {
   absl::Status Shift(const wire::KvEdit& edit);
   void Save(const wire::KvEdit& edit);
   absl::Status Restore(const wire::KvEdit& edit);
-  // What the edit stores, by its names.
+  // The blocks that the edit stores, by its names.
   absl::StatusOr<std::vector<std::string>> ReadBlocks(const wire::KvEdit& edit,
                                                       absl::Span<const KvName> names);
   void StoreBlocks(const wire::KvEdit& edit);

@@ -43,7 +43,7 @@ class SchedulerStore : public ::testing::Test {
     sim_.ExpectRequestsAsAlone();
     return record.end->usage.cached_tokens;
   }
-  // Other texts, for which the slots give up what they hold.
+  // Other prompts, for which the slots give up what they hold.
   void FillSlots() {
     for (int i = 0; i < 2; ++i) EXPECT_EQ(Run(Text(filler_ += 7, 40)), 0u);
   }
@@ -171,7 +171,7 @@ TEST_F(SchedulerStore, APreemptedSequenceIsLoaded) {
   EXPECT_LT(stats.rows, 2 * 450 + 200u) << "the prompt was fed twice";
 }
 
-TEST_F(SchedulerStore, NothingIsStoredOfTextsWithoutAnEnd) {
+TEST_F(SchedulerStore, NothingIsStoredOfWhatHasNoEnd) {
   Run(Text(1, 63));
   EXPECT_EQ(OnDisk(0), 1u) << "with the tokens that were generated";
   GenerationRequest embedding = MakeRequest(Text(100, 200), 1);
@@ -217,7 +217,7 @@ TEST(SchedulerStoreSpeed, ADiskThatIsSlowerThanTheStagesIsNotReadAgainAtOnce) {
     SchedulerSim sim(StoringFacts(), {}, {.step_us = 1000, .row_us = 100, .load_us = load_us});
     int n_loads = 0;
     for (int i = 0; i < 40; ++i) {
-      // Other texts take both slots in between.
+      // Other prompts take both slots in between.
       for (const int32_t text : {1, 100, 200}) {
         GenerationRequest request = MakeRequest(Text(text, 300), 4);
         request.sampler.set_seed(FakeStages::kEndlessSeed);
@@ -243,11 +243,11 @@ TEST(SchedulerStoreAgents, LittleMoreIsComputedThanWhatIsNew) {
   facts.n_slots = 1;
   SchedulerSim sim(facts, {.speculation = wire::SPECULATION_OFF});
   constexpr int kAgents = 3, kTurns = 20;
-  std::vector<std::vector<int32_t>> texts(kAgents);
+  std::vector<std::vector<int32_t>> conversations(kAgents);
   uint64_t n_new = 0;
   for (int turn = 0; turn < kTurns; ++turn) {
     for (int agent = 0; agent < kAgents; ++agent) {
-      std::vector<int32_t>& text = texts[static_cast<size_t>(agent)];
+      std::vector<int32_t>& text = conversations[static_cast<size_t>(agent)];
       const std::vector<int32_t> more = Text(300 * agent + turn, 735);
       text.insert(text.end(), more.begin(), more.end());
       GenerationRequest request = MakeRequest(text, 40);
@@ -261,7 +261,7 @@ TEST(SchedulerStoreAgents, LittleMoreIsComputedThanWhatIsNew) {
       n_new += more.size() + written.size();
     }
   }
-  EXPECT_EQ(texts[0].size(), 15'500u);
+  EXPECT_EQ(conversations[0].size(), 15'500u);
   EXPECT_LE(static_cast<double>(sim.scheduler.Stats().rows), 1.1 * static_cast<double>(n_new));
   sim.ExpectRequestsAsAlone();
 }
