@@ -46,6 +46,7 @@ struct GenerationEngine::State {
   absl::Status refusal ABSL_GUARDED_BY(mu) = absl::UnavailableError("the model is not ready yet");
   absl::Status broken ABSL_GUARDED_BY(mu);  // how the pipeline ended
   bool stopped ABSL_GUARDED_BY(mu) = false;
+  bool forgets_kept ABSL_GUARDED_BY(mu) = false;  // once it starts
   // A step that was formed, but the first stage had no room for it.
   std::optional<wire::Step> unsent ABSL_GUARDED_BY(mu);
   uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
@@ -183,6 +184,7 @@ absl::Status GenerationEngine::Start(Pipeline* pipeline) {
   state_->scheduler.emplace(*facts, state_->policy, nullptr, std::move(model_drafter));
   state_->busy_us.assign(facts->n_stages, RateWindow(state_->clock->NowUs()));
   state_->pipeline = pipeline;
+  if (std::exchange(state_->forgets_kept, false)) state_->scheduler->ForgetKept();
   return absl::OkStatus();
 }
 
@@ -224,6 +226,25 @@ void GenerationEngine::Resume() {
 void GenerationEngine::AllowDrafts(bool allowed) {
   MutexLock lock(&state_->mu);
   if (state_->scheduler) state_->scheduler->AllowDrafts(allowed);
+}
+
+void GenerationEngine::ForgetKept(std::chrono::milliseconds limit) {
+  {
+    MutexLock lock(&state_->mu);
+    if (state_->scheduler) {
+      state_->scheduler->ForgetKept();
+    } else {
+      state_->forgets_kept = true;
+    }
+  }
+  state_->Pump();
+  const auto until = std::chrono::steady_clock::now() + limit;
+  MutexLock lock(&state_->mu);
+  while (state_->pipeline != nullptr && state_->scheduler->Stats().forgets_kept) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until) return;
+    state_->changed.WaitUntil(&state_->mu, std::min(until, now + kQuiescePoll));
+  }
 }
 
 absl::StatusOr<bool> GenerationEngine::Restart(Pipeline* pipeline) {

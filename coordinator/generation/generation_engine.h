@@ -84,6 +84,9 @@ class GenerationEngine final : public Pipeline::Listener {
   void Resume();
   // As Scheduler::AllowDrafts().
   void AllowDrafts(bool allowed);
+  // As Scheduler::ForgetKept(); where there is no pipeline, once there is one. Waits for the
+  // stages, but only so long. Not from a listener.
+  void ForgetKept(std::chrono::milliseconds limit);
   // After Detach(), with a pipeline of the same model: every request goes on, but those that are
   // given up (Scheduler::Restart). True: none is fed again. Errors as of Start(); kUnavailable:
   // Stop() came first. After an error the requests still wait.

@@ -126,6 +126,8 @@ void ModelDrafter::Begin(const Sequence& sequence) {
   State& state = states_[sequence.request];
   state.tokens.assign(sequence.tokens.begin(), sequence.tokens.end());
   state.prompt_tokens = sequence.prompt_tokens;
+  state.scope = std::string(sequence.scope);
+  state.is_kept = sequence.is_kept;
   state.sampler = *sequence.sampler;
   // Nothing is reported, and nobody has the running values behind what others generated.
   state.sampler.set_logprobs(0);
@@ -154,6 +156,7 @@ void ModelDrafter::GiveUp(State* state) {
 void ModelDrafter::Ask(const State& state, absl::Span<const int32_t> drafted) {
   GenerationRequest request;
   request.id = "draft";
+  request.cache_scope = state.scope;
   const auto prompt_end = state.tokens.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
   const auto end = state.tokens.begin() + static_cast<ptrdiff_t>(state.continuation->begin());
   request.prompt.assign(state.tokens.begin(), prompt_end);
@@ -167,6 +170,7 @@ void ModelDrafter::Ask(const State& state, absl::Span<const int32_t> drafted) {
 
 std::optional<int32_t> ModelDrafter::Draft(uint64_t request, absl::Span<const int32_t> drafts) {
   State& state = states_.at(request);
+  if (!state.is_kept) return std::nullopt;  // the draft model's caches would keep it
   if (state.continuation != nullptr) {
     const auto [tokens, asks, ended] = state.continuation->progress();
     const auto known = absl::MakeConstSpan(state.tokens).subspan(state.continuation->begin());

@@ -46,6 +46,8 @@ class ModelDrafter final : public Drafter {
     std::vector<int32_t> tokens;
     size_t prompt_tokens = 0;
     wire::SamplerSettings sampler;
+    std::string scope;
+    bool is_kept = true;
     std::shared_ptr<Continuation> continuation;  // shared with the draft model's engine; null: none
     uint32_t useless = 0;                        // continuations in a row that came too late
     size_t pause_until = 0;                      // length of the sequence

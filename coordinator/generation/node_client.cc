@@ -103,6 +103,28 @@ class NodeClientImpl final : public NodeClient {
     return response;
   }
 
+  absl::StatusOr<wire::ListKvCachesResponse> ListKvCaches(int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::ListKvCachesResponse response;
+    const grpc::Status status =
+        stub_->ListKvCaches(&context, wire::ListKvCachesRequest(), &response);
+    if (!status.ok()) return Named(status);
+    MakePrintable(&response);
+    return response;
+  }
+
+  absl::StatusOr<uint64_t> ClearKvCaches(const std::string& model_id, int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::ClearKvCachesRequest request;
+    request.set_model_id(model_id);
+    wire::ClearKvCachesResponse response;
+    const grpc::Status status = stub_->ClearKvCaches(&context, request, &response);
+    if (!status.ok()) return Named(status);
+    return response.bytes();
+  }
+
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
                                             Progress progress) override {
     grpc::ClientContext context;  // no deadline: a load takes as long as the disk needs

@@ -2,6 +2,7 @@
 #include "coordinator/models/coordinator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -30,6 +31,8 @@ namespace {
 
 // How long Models() waits for models that are being loaded again.
 constexpr absl::Duration kReloadTime = absl::Seconds(5);
+// For stages to forget what they keep, beside their work.
+constexpr std::chrono::milliseconds kForgetTime(5'000);
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
@@ -556,6 +559,17 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     AwaitDesired();
     return name.str();
   }
+}
+
+void Coordinator::ForgetKept(const std::string& model_id) {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [id, model] : models_.models()) {
+      if (model_id.empty() || id == model_id) models.push_back(model);
+    }
+  }
+  for (const DeploymentPtr& model : models) model->engine()->ForgetKept(kForgetTime);
 }
 
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {

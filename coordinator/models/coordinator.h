@@ -135,6 +135,9 @@ class Coordinator {
   // `model`: name, path or the start of an id; empty: the only one. Blocks until its memory is
   // free. kNotFound, kInvalidArgument: none matches, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
+  // Has the stages of a loaded model, or of all where `model_id` is empty, forget the prompts that
+  // no request uses; those that are not there at present do so when they are. Blocks.
+  void ForgetKept(const std::string& model_id);
   // A model that is held by leases is unloaded with the last of them. Release() blocks as Unload(),
   // and does nothing when the lease does not exist any more: the model was unloaded, or is pinned
   // now.

@@ -531,7 +531,8 @@ void Deployment::Generate(const wire::GenerateRequest& request,
   GenerationRequest generation;
   generation.id = PlainRequestId(request.id());
   generation.client = request.client();
-  generation.cache_scope = CacheScopeOf(request.client());
+  generation.cache_scope = request.cache_scope();
+  generation.no_cache = request.no_cache();
   generation.tokens_max = request.tokens_max();
   generation.shift_context = request.shift_context();
   generation.keep_tokens = request.keep_tokens();

@@ -1,13 +1,8 @@
 #include "coordinator/request/generation_request.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace strata {
-
-std::string CacheScopeOf(absl::string_view client) {
-  return std::string(absl::StartsWith(client, kTokenClient) ? client : "");
-}
 
 const char* SpeculationName(wire::Speculation speculation) {
   switch (speculation) {

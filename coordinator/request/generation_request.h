@@ -1,6 +1,7 @@
 // A request to a pipeline: a prompt to continue, and the usage that is reported at its end.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,11 +15,14 @@ namespace strata {
 
 enum class FinishReason { kLength, kEndOfGeneration, kCancelled };
 
+inline constexpr size_t kCacheScopeBytesMax = 40;
+
 struct GenerationRequest {
   std::string id;      // for people and logs; need not be unique
   std::string client;  // the unit of fair sharing; may be empty
   // Requests of other scopes neither use what the caches keep of this one, nor find out by its
-  // absence what it was.
+  // absence what it was. A secret of the client's token, of at most kCacheScopeBytesMax; empty for
+  // clients without one.
   std::string cache_scope;
   std::vector<int32_t> prompt;
   uint32_t tokens_max = 128;
@@ -32,6 +36,7 @@ struct GenerationRequest {
   std::optional<wire::Speculation> speculation;  // unset: the scheduler's
   std::vector<int32_t> prediction;               // tokens that the output may repeat
 
+  bool no_cache = false;         // nothing of it is taken from caches, nor kept there for others
   bool truncate_prompt = false;  // to the context's length, instead of an error
   bool with_progress = false;    // of the prompt is reported
 
@@ -70,11 +75,6 @@ struct GenerationUsage {
   std::vector<StageTotal> decode_stages;
   std::optional<int32_t> end_token;  // that ended the generation; not shown
 };
-
-// Of a client with a token it is the token's, others share one.
-std::string CacheScopeOf(absl::string_view client);
-// The client of a token is this with the token's name; no address begins so.
-inline constexpr absl::string_view kTokenClient = "token ";
 
 // As people write it: "auto", "off", "ngram", "draft".
 const char* SpeculationName(wire::Speculation speculation);

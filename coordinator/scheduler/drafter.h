@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/frame.pb.h"
 
@@ -29,6 +30,10 @@ class Drafter {
     const wire::SamplerSettings* sampler = nullptr;
     absl::Span<const int32_t> prediction;
     bool adapts = true;
+    // GenerationRequest::cache_scope: sequences of others get no drafts of it. With `is_kept` those
+    // of the same do, also once it has ended.
+    absl::string_view scope;
+    bool is_kept = true;
   };
   virtual void Begin(const Sequence& sequence) = 0;
   // The sequence goes on with `token`. REQUIRES, as all below: it has begun, and not ended.
@@ -37,6 +42,8 @@ class Drafter {
   // no draft.
   virtual std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) = 0;
   virtual void End(uint64_t request) = 0;
+  // Sequences that have ended are not remembered.
+  virtual void ForgetEnded() {}
 };
 
 }  // namespace strata

@@ -1,7 +1,6 @@
 #include "coordinator/scheduler/kv_index.h"
 
 #include <algorithm>
-#include <set>
 
 namespace strata {
 
@@ -22,7 +21,11 @@ KvIndex::KvIndex(const PipelineFacts& facts) : n_max_(facts.kv_blocks_max) {
 
 void KvIndex::Touch(const KvName& name) {
   Block& block = blocks_[name];
-  if (block.used != 0) by_use_.erase(block.used);
+  if (block.used != 0) {
+    by_use_.erase(block.used);
+  } else {
+    ++lengths_[KvStateLength(name)];
+  }
   block.used = ++last_used_;
   by_use_.emplace(block.used, name);
 }
@@ -31,6 +34,8 @@ void KvIndex::Erase(const KvName& name) {
   const auto found = blocks_.find(name);
   if (found->second.is_kept) --n_kept_;
   by_use_.erase(found->second.used);
+  const auto length = lengths_.find(KvStateLength(name));
+  if (--length->second == 0) lengths_.erase(length);
   blocks_.erase(found);
 }
 
@@ -46,12 +51,11 @@ size_t KvIndex::Find(absl::Span<const KvName> names) const {
 
 std::optional<KvName> KvIndex::FindState(absl::string_view scope,
                                          absl::Span<const int32_t> tokens) const {
-  std::set<uint32_t> lengths;
-  for (const auto& [name, block] : blocks_) {
-    if (KvStateLength(name) <= tokens.size()) lengths.insert(KvStateLength(name));
+  std::vector<uint32_t> lengths;
+  for (const auto& [length, n] : lengths_) {
+    if (length <= tokens.size()) lengths.push_back(length);
   }
-  const std::vector<KvName> names =
-      KvStateNamesOf(scope, tokens, std::vector<uint32_t>(lengths.begin(), lengths.end()));
+  const std::vector<KvName> names = KvStateNamesOf(scope, tokens, lengths);
   const auto longest =
       std::find_if(names.rbegin(), names.rend(), [this](const KvName& name) { return Has(name); });
   if (longest == names.rend()) return std::nullopt;
@@ -93,6 +97,12 @@ std::vector<KvName> KvIndex::Forget(absl::Span<const KvName> names) {
     Erase(name);
   }
   return known;
+}
+
+std::vector<KvName> KvIndex::ForgetAll() {
+  std::vector<KvName> names;
+  for (const auto& [name, block] : blocks_) names.push_back(name);
+  return Forget(names);
 }
 
 std::vector<KvName> KvIndex::ForgetUnconfirmed() {

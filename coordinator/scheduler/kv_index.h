@@ -48,6 +48,7 @@ class KvIndex {
   // They are gone, or may be. Returns those that were known, for the stages to forget.
   std::vector<KvName> Forget(absl::Span<const KvName> names);
   std::vector<KvName> ForgetUnconfirmed();
+  std::vector<KvName> ForgetAll();
 
  private:
   struct Block {
@@ -56,13 +57,14 @@ class KvIndex {
   };
 
   bool Has(const KvName& name) const;  // all stages have it
-  void Touch(const KvName& name);
+  void Touch(const KvName& name);      // makes it, where it is not known
   void Erase(const KvName& name);
 
   size_t n_max_ = 0;
   uint32_t n_kept_ = 0;
-  std::map<KvName, Block> blocks_;     // at most n_max_
-  std::map<uint64_t, KvName> by_use_;  // of all of them
+  std::map<KvName, Block> blocks_;      // at most n_max_
+  std::map<uint64_t, KvName> by_use_;   // of all of them
+  std::map<uint32_t, size_t> lengths_;  // KvStateLength(), how many have it
   uint64_t last_used_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace strata {
 namespace {
@@ -17,7 +18,10 @@ constexpr double kLatest = 1.0 / 32;  // weight of the latest outcome
 
 void NgramDrafter::Begin(const Sequence& sequence) {
   State& state = states_[sequence.request];
-  state = {.index = std::make_shared<NgramIndex>(), .adapts = sequence.adapts};
+  state = {.index = std::make_shared<NgramIndex>(),
+           .adapts = sequence.adapts,
+           .scope = std::string(sequence.scope),
+           .is_kept = sequence.is_kept};
   for (int32_t token : sequence.prediction) state.index->Append(token);
   if (!sequence.prediction.empty()) state.index->Append(NgramIndex::kSeparator);
   state.begin = state.index->tokens().size();
@@ -33,7 +37,12 @@ void NgramDrafter::Begin(const Sequence& sequence) {
 void NgramDrafter::FindSource(State* state) const {
   state->source = {};
   const absl::Span<const int32_t> sequence = state->index->tokens().subspan(state->begin);
-  for (const auto& index : {state->index, recent_, recent_full_}) {
+  std::vector<std::shared_ptr<NgramIndex>> indexes = {state->index};
+  if (const auto recent = recent_.find(state->scope); recent != recent_.end()) {
+    indexes.push_back(recent->second.half);
+    indexes.push_back(recent->second.full);
+  }
+  for (const auto& index : indexes) {
     const auto match = index->Find(sequence);
     if (match && match->length > state->source.length) {
       state->source = {.index = index, .next = match->next, .length = match->length};
@@ -91,17 +100,23 @@ std::optional<int32_t> NgramDrafter::Draft(uint64_t request, absl::Span<const in
 }
 
 void NgramDrafter::End(uint64_t request) {
-  const auto found = states_.find(request);
-  const absl::Span<const int32_t> sequence =
-      found->second.index->tokens().subspan(found->second.begin);
+  const auto ended = states_.extract(request);
+  const State& state = ended.mapped();
+  if (!state.is_kept) return;
+  Recent& recent = recent_[state.scope];
+  recent.used = ++last_used_;
+  if (recent_.size() > kScopesMax) {
+    const auto used = [](const auto& each) { return each.second.used; };
+    recent_.erase(std::ranges::min_element(recent_, {}, used));
+  }
+  const absl::Span<const int32_t> sequence = state.index->tokens().subspan(state.begin);
   constexpr size_t kHalf = kRecentTokens / 2;
   const auto kept = sequence.last(std::min(sequence.size(), kHalf / 4));
-  if (recent_->tokens().size() + kept.size() + 1 > kHalf) {
-    recent_full_ = std::exchange(recent_, std::make_shared<NgramIndex>());
+  if (recent.half->tokens().size() + kept.size() + 1 > kHalf) {
+    recent.full = std::exchange(recent.half, std::make_shared<NgramIndex>());
   }
-  for (int32_t token : kept) recent_->Append(token);
-  recent_->Append(NgramIndex::kSeparator);
-  states_.erase(found);
+  for (int32_t token : kept) recent.half->Append(token);
+  recent.half->Append(NgramIndex::kSeparator);
 }
 
 }  // namespace strata

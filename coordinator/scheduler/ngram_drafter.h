@@ -8,17 +8,19 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "coordinator/scheduler/drafter.h"
 #include "coordinator/scheduler/ngram_index.h"
 
 namespace strata {
 
-// Not thread-safe. Bounded: the tokens of the sequences that have begun, and kRecentTokens at most
-// of those that have ended.
+// Not thread-safe. Bounded: the tokens of the sequences that have begun, and of those that have
+// ended kRecentTokens at most of each of kScopesMax scopes, those that a sequence ended in last.
 class NgramDrafter final : public Drafter {
  public:
   static constexpr size_t kRecentTokens = 64 << 10;
+  static constexpr size_t kScopesMax = 8;
 
   bool Serves(wire::Speculation speculation) const override {
     return speculation == wire::SPECULATION_AUTO || speculation == wire::SPECULATION_NGRAM;
@@ -27,6 +29,7 @@ class NgramDrafter final : public Drafter {
   void Append(uint64_t request, int32_t token) override;
   std::optional<int32_t> Draft(uint64_t request, absl::Span<const int32_t> drafts) override;
   void End(uint64_t request) override;
+  void ForgetEnded() override { recent_.clear(); }
 
  private:
   // The tokens that a sequence is expected to repeat.
@@ -39,7 +42,15 @@ class NgramDrafter final : public Drafter {
     std::shared_ptr<NgramIndex> index;  // the prediction, then the sequence
     size_t begin = 0;                   // of the sequence in it
     bool adapts = true;
+    std::string scope;
+    bool is_kept = true;
     Source source;
+  };
+  // Of ended sequences: a half that fills, and the full one before it.
+  struct Recent {
+    std::shared_ptr<NgramIndex> half = std::make_shared<NgramIndex>();
+    std::shared_ptr<NgramIndex> full = std::make_shared<NgramIndex>();
+    uint64_t used = 0;  // rises
   };
   // The expected token `ahead` of the next one; nullopt: the source ends before it.
   static std::optional<int32_t> Expected(const State& state, size_t ahead,
@@ -48,10 +59,9 @@ class NgramDrafter final : public Drafter {
   // The share of right tokens of sources behind so many tokens that agreed; the latest count most.
   double& ShareRight(size_t length);
 
-  std::map<uint64_t, State> states_;  // by request
-  // Of ended sequences: a half that fills, and the full one before it.
-  std::shared_ptr<NgramIndex> recent_ = std::make_shared<NgramIndex>();
-  std::shared_ptr<NgramIndex> recent_full_ = std::make_shared<NgramIndex>();
+  std::map<uint64_t, State> states_;      // by request
+  std::map<std::string, Recent> recent_;  // by scope, at most kScopesMax
+  uint64_t last_used_ = 0;
   std::array<double, 6> share_right_ = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5};
 };
 

@@ -97,6 +97,10 @@ absl::Status Scheduler::Impl::Check(const GenerationRequest& request) const {
       (!request.generated.empty() || request.shift_context)) {
     return absl::InvalidArgumentError("an embedding is of a prompt alone, which fits its context");
   }
+  if (request.cache_scope.size() > kCacheScopeBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a cache scope has at most ", kCacheScopeBytesMax, " bytes"));
+  }
   if (!request.mirostat_mu.empty() && request.mirostat_mu.size() != request.generated.size()) {
     return absl::InvalidArgumentError("mirostat_mu needs one value for each generated token");
   }
@@ -135,6 +139,8 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t
   r.usage.decode_stages.resize(facts.n_stages);
   r.added_us = now_us;
   r.input = std::move(request);
+  // A scope of its own, in which nothing is.
+  if (r.input.no_cache) absl::StrAppend(&r.input.cache_scope, " ", id);
   if (r.input.prediction.size() > facts.n_ctx) r.input.prediction.resize(facts.n_ctx);
   if (r.tokens_left == 0 || IsFull(r)) {
     End(id, absl::OkStatus(), FinishReason::kLength, Leave::kDrop, now_us);
@@ -146,6 +152,7 @@ void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason,
                           int64_t now_us) {
   Request& r = requests.at(id);
   if (r.slot >= 0) {
+    if (!r.is_kept()) leave = Leave::kDrop;
     if (leave == Leave::kKeep) slots.Store(r.slot);
     slots.Release(r.slot, leave == Leave::kKeep);
     std::erase(running, id);
@@ -172,6 +179,19 @@ void Scheduler::Impl::Cancel(uint64_t id, Leave leave, int64_t now_us) {
   const FinishReason reason =
       leave == Leave::kKeep ? FinishReason::kEndOfGeneration : FinishReason::kCancelled;
   End(id, absl::OkStatus(), reason, leave, now_us);
+}
+
+void Scheduler::Impl::ForgetKept() {
+  slots.ForgetKept();
+  for (const auto& drafter : drafters) drafter->ForgetEnded();
+  forgets_kept = slots.has_edits();
+}
+
+Scheduler::Impl::InFlightStep Scheduler::Impl::TakeOldest() {
+  InFlightStep flight = std::move(in_flight.front());
+  in_flight.pop_front();
+  slots.EndEdits(flight.edited);
+  return flight;
 }
 
 void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep& flight) {
@@ -208,6 +228,7 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep&
   ObserveLoad(result, flight);
   for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
   slots.ConfirmStore(flight.stored);
+  if (flight.forgets_kept) forgets_kept = false;
   slots.ForgetBlocks(SplitKvNames(result.lost_blocks()));
   stats.checkpoints_used += flight.restored.size();
   int next_token = 0;
@@ -322,6 +343,7 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
     r.usage.prompt_stages.resize(facts.n_stages);
     r.usage.decode_stages.resize(facts.n_stages);
   }
+  if (forgets_kept) ForgetKept();
 }
 
 bool Scheduler::Impl::Resume(const PipelineFacts& pipeline) {
@@ -399,8 +421,7 @@ std::optional<wire::Step> Scheduler::NextStep(int64_t now_us) { return impl_->Ne
 void Scheduler::OnResult(const wire::Result& result, int64_t now_us) {
   impl_->last_result_us = now_us;
   while (!impl_->in_flight.empty() && impl_->in_flight.front().step_id <= result.step_id()) {
-    const Impl::InFlightStep flight = std::move(impl_->in_flight.front());
-    impl_->in_flight.pop_front();
+    const Impl::InFlightStep flight = impl_->TakeOldest();
     if (flight.step_id == result.step_id()) {
       impl_->TakeResult(result, flight, now_us);
     } else {
@@ -412,8 +433,7 @@ void Scheduler::OnResult(const wire::Result& result, int64_t now_us) {
 void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
   impl_->last_result_us = now_us;
   while (!impl_->in_flight.empty() && impl_->in_flight.front().step_id <= error.step_id()) {
-    const Impl::InFlightStep flight = std::move(impl_->in_flight.front());
-    impl_->in_flight.pop_front();
+    const Impl::InFlightStep flight = impl_->TakeOldest();
     absl::Status status = FromWire(error.status());
     if (status.ok()) status = absl::UnknownError("a stage failed without a reason");
     impl_->TakeFailure(flight, status, now_us);
@@ -425,6 +445,7 @@ void Scheduler::OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now
   if (impl_->in_flight.empty() || impl_->in_flight.back().step_id != step_id) return;
   const Impl::InFlightStep flight = std::move(impl_->in_flight.back());
   impl_->in_flight.pop_back();
+  impl_->slots.EndEdits(flight.edited);
   impl_->TakeFailure(flight, why, now_us);
 }
 
@@ -435,6 +456,8 @@ bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool 
   if (contents != SlotContents::kNothing) impl_->slots.Empty();
   return false;
 }
+
+void Scheduler::ForgetKept() { impl_->ForgetKept(); }
 
 void Scheduler::AllowDrafts(bool allowed) { impl_->drafts_stopped = !allowed; }
 
@@ -456,6 +479,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();
   stats.kv_blocks = impl_->slots.n_blocks();
+  stats.forgets_kept = impl_->forgets_kept;
   stats.steps_in_flight = static_cast<uint32_t>(impl_->in_flight.size());
   stats.drafts_in_flight = stats.steps_in_flight - impl_->n_in_flight();
   stats.kv_cells = impl_->slots.cells_max();

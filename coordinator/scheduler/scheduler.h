@@ -78,6 +78,10 @@ class Scheduler {
   // one leaves there until the next step would be copied again.
   void AllowDrafts(bool allowed);
 
+  // Has the stages forget what they keep of sequences that no request uses, in slots and on disks;
+  // nor do drafts come from them.
+  void ForgetKept();
+
   // Ends every request with `status`.
   void EndAll(const absl::Status& status, int64_t now_us);
 

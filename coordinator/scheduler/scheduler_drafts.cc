@@ -70,7 +70,9 @@ std::optional<Scheduler::Impl::Draft> Scheduler::Impl::NextDraft(Request* reques
                       .prompt_tokens = r.input.prompt.size(),
                       .sampler = &r.input.sampler,
                       .prediction = r.input.prediction,
-                      .adapts = Adapts(r)});
+                      .adapts = Adapts(r),
+                      .scope = r.input.cache_scope,
+                      .is_kept = r.is_kept()});
     }
   }
   if (Adapts(r) && !draft_trial.drafts()) return std::nullopt;

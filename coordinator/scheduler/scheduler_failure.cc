@@ -28,6 +28,7 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
   }
   slots.ForgetBlocks(flight.loaded);
   slots.ForgetUnconfirmedBlocks();
+  slots.ForgetAgain(flight.forgotten);
   for (const BatchSlice& slice : flight.slices) slots.ForgetSavesOf(slice.slot);
   for (const auto& edited : flight.edited) slots.ForgetSavesOf(edited.first);
   // Slots of an older generation have been started anew by edits that follow this step.

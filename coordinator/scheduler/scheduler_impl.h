@@ -85,6 +85,8 @@ struct Scheduler::Impl {
       return position <= keep ? position : position + offset;
     }
     bool is_first_request() const { return offset == 0; }
+    // Whether the caches keep it for others.
+    bool is_kept() const { return !embeds() && !input.no_cache; }
     bool embeds() const { return input.sampler.pooling() != wire::POOLING_OFF; }
     // The last stage pools the states of its rows, or scores its prompt, from the first row on.
     bool needs_every_row() const {
@@ -113,7 +115,8 @@ struct Scheduler::Impl {
     // Checkpoint and the number of its save: those that the step saves, and those it restores.
     std::vector<std::pair<uint32_t, uint64_t>> saved;
     std::vector<std::pair<uint32_t, uint64_t>> restored;
-    std::vector<KvName> stored, loaded;  // blocks
+    std::vector<KvName> stored, loaded, forgotten;  // blocks
+    bool forgets_kept = false;                      // Scheduler::ForgetKept() came before it
     uint32_t loaded_tokens = 0;
   };
 
@@ -137,6 +140,9 @@ struct Scheduler::Impl {
   absl::Status Check(const GenerationRequest& request) const;
   absl::StatusOr<uint64_t> Add(GenerationRequest request, int64_t now_us);
   void Cancel(uint64_t id, Leave leave, int64_t now_us);
+  void ForgetKept();
+  // The oldest step in flight has an outcome.
+  InFlightStep TakeOldest();
   void TakeResult(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
   // Reports that the prompt has been processed up to `done`, if that is news.
@@ -294,7 +300,8 @@ struct Scheduler::Impl {
   double accepted_share = 0.5;  // running mean, of drafts whose outcome is known
   double load_us = 0;           // running mean, of a token through all stages; 0: not known
   bool drafts_stopped = false;
-  double request_us = 0;  // running mean of a request's time from its slot to its end
+  bool forgets_kept = false;  // not all stages have done so yet
+  double request_us = 0;      // running mean of a request's time from its slot to its end
   SchedulerStats stats;
 };
 

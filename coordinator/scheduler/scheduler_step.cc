@@ -104,7 +104,7 @@ uint32_t Scheduler::Impl::ExactEnd(const Request& r, uint32_t begin) const {
 }
 
 void Scheduler::Impl::Preempt(Request* r) {
-  slots.Store(r->slot);
+  if (r->is_kept()) slots.Store(r->slot);
   slots.Release(r->slot, /*keep=*/false);
   std::erase(running, r->id);
   r->slot = -1;
@@ -146,7 +146,7 @@ void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
 void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
   Request& r = *request;
   r.checkpoints.clear();
-  if (!slots.wants_checkpoints() || r.needs_every_row()) return;
+  if (!slots.wants_checkpoints() || r.needs_every_row() || !r.is_kept()) return;
   const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
   // Where this prompt parts from a known sequence, others will part too.
   const auto length = static_cast<uint32_t>(r.input.prompt.size());
@@ -197,13 +197,13 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   r.ready = r.admitted = ++last_tick;
   running.push_back(r.id);
   PlanCheckpoints(&r, known);
+  if (place->loads) stats.loaded_tokens += place->cached;
   if (r.admitted_us < 0) {
     r.admitted_us = now_us;
     r.usage.queued_us = now_us - r.added_us;
     r.usage.cached_tokens = std::min(place->cached, r.usage.prompt_tokens);
     stats.prompt_tokens += r.usage.prompt_tokens;
     stats.cached_tokens += r.usage.cached_tokens;
-    if (place->loads) stats.loaded_tokens += r.usage.cached_tokens;
     ReportProgress(&r, r.usage.cached_tokens);
   }
   return true;
@@ -219,7 +219,8 @@ bool Scheduler::Impl::WaitsForPrefix(Request* waiting) {
   std::optional<uint32_t> cached;
   return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
     const Request& other = requests.at(id);
-    if (CanShift(other.input) || other.input.cache_scope != request.input.cache_scope ||
+    if (!other.is_kept() || CanShift(other.input) ||
+        other.input.cache_scope != request.input.cache_scope ||
         (request.is_fed_again && !other.is_fed_again)) {
       return false;
     }
@@ -415,6 +416,10 @@ void Scheduler::Impl::Builder::AddEdit(wire::KvEdit edit, const SlotTable& slots
       flight.loaded_tokens += slots.slot(edit.slot()).confirmed;
     }
   }
+  if (kind == wire::KvEdit::FORGET) {
+    const std::vector<KvName> names = SplitKvNames(edit.blocks());
+    flight.forgotten.insert(flight.forgotten.end(), names.begin(), names.end());
+  }
   if (ChangesSlot(edit)) {
     flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
   }
@@ -427,7 +432,12 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   // mix rows fed again with rows of sequences that are yet to fail would make failures follow each
   // other for ever.
   if (!in_flight.empty() && in_flight.front().step_id <= last_failed_behind) return std::nullopt;
+  slots.StoreWaiting();  // before others get the slots
   if (!is_full) Admit(now_us);
+  for (const uint64_t id : running) {
+    const Request& r = requests.at(id);
+    if (r.is_kept()) slots.StoreGrown(r.slot, static_cast<uint32_t>(r.input.prompt.size()));
+  }
   Builder b;
   // A quarantined request has the pipeline alone, so that its failure touches no other rows.
   const bool has_quarantined = std::any_of(
@@ -452,7 +462,11 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
     }
   }
   for (wire::KvEdit& edit : slots.TakeEdits()) b.AddEdit(std::move(edit), slots);
-  for (int32_t slot : b.to_checkpoint) slots.Save(slot);  // with the step after
+  b.flight.forgets_kept = forgets_kept;
+  for (int32_t slot : b.to_checkpoint) {  // with the step after
+    slots.Save(slot);
+    if (slots.stores_states()) slots.StoreNow(slot);
+  }
   b.step.set_step_id(++last_step_id);
   b.flight.step_id = last_step_id;
   if (b.prompt_rows > 0) last_prompt_step_id = last_step_id;

@@ -129,8 +129,9 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0;  // of admitted requests
   uint64_t cached_tokens = 0;  // of those, found in a cache
   uint64_t checkpoints_used = 0;
-  uint64_t loaded_tokens = 0;  // of cached_tokens, from the stages' disks
+  uint64_t loaded_tokens = 0;  // from the stages' disks, also of sequences that lost their slot
   uint32_t kv_blocks = 0;      // that all stages have on their disks
+  bool forgets_kept = false;   // stages have yet to do what Scheduler::ForgetKept() asked for
   uint64_t preemptions = 0;    // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;
   // Over about the last ten seconds, by stage; empty: not known.

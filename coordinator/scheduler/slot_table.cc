@@ -5,6 +5,9 @@
 namespace strata {
 namespace {
 
+// A slot that has grown by less is not copied again while its owner fills it.
+constexpr uint32_t kStoreTokensMin = 256;
+
 uint32_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   const size_t n = std::min(a.size(), b.size());
   return static_cast<uint32_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first -
@@ -34,6 +37,7 @@ wire::KvEdit* SlotTable::AddEdit(wire::KvEdit::Kind kind, int32_t slot) {
   wire::KvEdit& edit = edits_.emplace_back();
   edit.set_kind(kind);
   edit.set_slot(slot);
+  if (ChangesSlot(edit)) ++slots_[slot].edits;
   return &edit;
 }
 
@@ -54,7 +58,8 @@ void SlotTable::Reset(int32_t slot) {
   s.tokens.clear();
   s.confirmed = 0;
   s.drafts.clear();
-  s.chunked = 0;
+  s.chunked = s.stored = 0;
+  s.to_store = false;
   s.shifted = false;
   s.shared = false;
   s.copied_from = {-1, 0};
@@ -82,6 +87,7 @@ void SlotTable::CutToConfirmed(int32_t slot, wire::KvEdit::Kind kind) {
   s.tokens.resize(s.confirmed);
   s.drafts.clear();
   s.chunked = std::min(s.chunked, s.confirmed);
+  s.stored = std::min(s.stored, s.confirmed);
   AddEdit(kind, slot)->set_begin(static_cast<int32_t>(s.confirmed));
   ++s.generation;
 }
@@ -113,6 +119,7 @@ void SlotTable::Trim(int32_t slot, uint32_t length) {
   s.tokens.resize(length);
   s.confirmed = std::min(s.confirmed, length);
   s.chunked = std::min(s.chunked, length);
+  s.stored = std::min(s.stored, length);
 }
 
 void SlotTable::CopyInto(int32_t slot, int32_t from) {
@@ -122,6 +129,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
   s.drafts.clear();  // those of `from` are behind what is taken of it
   s.chunked = slots_[from].chunked;
+  s.stored = slots_[from].stored;
   s.shifted = slots_[from].shifted;
   s.shared = slots_[from].shared = true;
   s.copied_from = {from, slots_[from].generation};
@@ -171,6 +179,7 @@ bool SlotTable::Resume(const PipelineFacts& facts) {
   facts_ = facts;
   checkpoints_.assign(facts.cache.checkpoint ? facts.n_checkpoints : 0, {});
   kv_ = IndexOf(facts);
+  for (Slot& s : slots_) s.stored = 0;
   return true;
 }
 
@@ -180,6 +189,12 @@ void SlotTable::Empty() {
 
 void SlotTable::DropKept() {
   for (int32_t slot = OldestKept(-1); slot >= 0; slot = OldestKept(-1)) Reset(slot);
+}
+
+void SlotTable::ForgetKept() {
+  DropKept();
+  for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
+  SendForget(kv_.ForgetAll());
 }
 
 bool SlotTable::has_kept() const { return n_kept() > 0; }
@@ -312,18 +327,52 @@ SlotTable::StoredPrefix SlotTable::FindStored(const Sequence& sequence) const {
 
 void SlotTable::Load(int32_t slot, const Sequence& sequence, const StoredPrefix& stored) {
   kv_.Use(stored.blocks);
-  AddEdit(wire::KvEdit::LOAD, slot)->set_blocks(JoinKvNames(stored.blocks));
+  wire::KvEdit* const edit = AddEdit(wire::KvEdit::LOAD, slot);
+  edit->set_blocks(JoinKvNames(stored.blocks));
+  edit->set_scope(std::string(sequence.scope));
   const absl::Span<const int32_t> tokens = sequence.tokens.first(stored.length);
   Slot& s = slots_[slot];
   s.tokens.assign(tokens.begin(), tokens.end());
-  s.confirmed = static_cast<uint32_t>(s.tokens.size());
+  s.confirmed = s.stored = static_cast<uint32_t>(s.tokens.size());
   ++s.generation;
 }
 
-void SlotTable::Store(int32_t slot) {
+void SlotTable::StoreGrown(int32_t slot, uint32_t prompt_tokens) {
   const Slot& s = slots_[slot];
-  if (!kv_.keeps_any() || s.shifted) return;
   const auto length = static_cast<uint32_t>(s.tokens.size() - s.drafts.size());
+  const bool has_grown = length >= s.stored + std::max(kStoreTokensMin, s.stored / 2);
+  const bool has_prompt = length >= prompt_tokens && s.stored + kKvBlockTokens <= prompt_tokens;
+  if (keeps_blocks() && (has_grown || has_prompt)) StoreNow(slot);
+}
+
+void SlotTable::Store(int32_t slot) {
+  slots_[slot].to_store = true;
+  StoreNow(slot);
+}
+
+void SlotTable::StoreWaiting() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].to_store) StoreNow(static_cast<int32_t>(i));
+  }
+}
+
+void SlotTable::EndEdits(absl::Span<const std::pair<int32_t, uint64_t>> edits) {
+  for (const auto& [slot, generation] : edits) --slots_[slot].edits;
+}
+
+void SlotTable::ForgetUnconfirmedBlocks() {
+  SendForget(kv_.ForgetUnconfirmed());
+  for (Slot& s : slots_) s.stored = 0;
+}
+
+void SlotTable::StoreNow(int32_t slot) {
+  Slot& s = slots_[slot];
+  if (!kv_.keeps_any() || s.shifted || s.edits > 0) return;
+  // Stages cannot read a slot behind these before the step's rows.
+  if (HasEdit(wire::KvEdit::COPY) || HasEdit(wire::KvEdit::SHIFT)) return;
+  s.to_store = false;
+  const auto length = static_cast<uint32_t>(s.tokens.size() - s.drafts.size());
+  s.stored = length;
   if (length < kKvBlockTokens) return;
   const absl::Span<const int32_t> tokens = absl::MakeConstSpan(s.tokens).first(length);
   const std::vector<KvName> names =
@@ -332,6 +381,7 @@ void SlotTable::Store(int32_t slot) {
   SendForget(added.dropped);
   if (added.first == added.end) return;
   wire::KvEdit* edit = AddEdit(wire::KvEdit::STORE, slot);
+  edit->set_scope(s.scope);
   edit->set_begin(static_cast<int32_t>(added.first * kKvBlockTokens));
   edit->set_blocks(
       JoinKvNames(absl::MakeConstSpan(names).subspan(added.first, added.end - added.first)));
@@ -380,6 +430,7 @@ std::optional<SlotTable::Placement> SlotTable::Acquire(uint64_t owner, const Seq
     slots_[source.slot].used = ++last_used_;
   }
   Slot& s = slots_[target];
+  s.to_store = false;
   s.owner = s.last_owner = owner;
   s.claim = static_cast<uint32_t>(need);
   s.may_shift = sequence.may_shift;
@@ -455,6 +506,7 @@ void SlotTable::Restore(int32_t slot, int32_t checkpoint) {
   s.tokens.resize(length);
   s.confirmed = std::min(s.confirmed, length);
   s.chunked = std::min(s.chunked, length);
+  s.stored = std::min(s.stored, length);
   c.used = ++last_used_;
 }
 

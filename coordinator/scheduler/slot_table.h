@@ -40,6 +40,9 @@ class SlotTable {
     std::vector<int32_t> tokens;  // the contents once every step formed so far is done
     uint32_t confirmed = 0;       // so many of `tokens` are in all stages
     uint32_t chunked = 0;         // so many of `tokens` were fed in chunks of ExactChunk()
+    uint32_t stored = 0;          // so many of `tokens` the stages were to keep on their disks
+    bool to_store = false;        // they are to keep all of it, once no edit of it is in doubt
+    uint32_t edits = 0;           // that change it, whose steps have no outcome yet
     uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
     uint64_t owner = 0;           // a request; 0: none, and `tokens` are kept
     uint64_t last_owner = 0;      // `owner`, or the one that left `tokens`
@@ -106,14 +109,30 @@ class SlotTable {
 
   // Whether the stages keep KV blocks of 64 positions.
   bool keeps_blocks() const { return kv_.keeps_any() && !stores_states(); }
-  // Has the stages keep the slot's blocks as they are now, those of them that they have not yet.
+  // Whether they store all of a sequence as one block, a state.
+  bool stores_states() const { return !facts_.cache.trim || facts_.cache.window_tokens != 0; }
+  // Has the stages keep the slot's blocks as they are now, those of them that they have not yet;
+  // where an edit of the slot has no outcome yet, once it has one, if the slot is the same then.
   void Store(int32_t slot);
+  void StoreWaiting();
+  // The same now or never. An edit that failed in a stage leaves other contents in those behind it.
+  void StoreNow(int32_t slot);
+  // Edits of a step, as slots with their generations: it has an outcome.
+  void EndEdits(absl::Span<const std::pair<int32_t, uint64_t>> edits);
+  // The same while its owner fills it, so that a stage that is lost costs the rows since: at the
+  // end of a prompt of so many tokens, and each time that it has grown by half.
+  void StoreGrown(int32_t slot, uint32_t prompt_tokens);
   // The outcome of a step that stores blocks.
   void ConfirmStore(absl::Span<const KvName> blocks) { kv_.Confirm(blocks); }
   // Blocks that a stage has lost, or may have.
   void ForgetBlocks(absl::Span<const KvName> blocks) { SendForget(kv_.Forget(blocks)); }
   // Those of steps that have no outcome yet: stages may have stored different states.
-  void ForgetUnconfirmedBlocks() { SendForget(kv_.ForgetUnconfirmed()); }
+  void ForgetUnconfirmedBlocks();
+  // Some stages may not have forgotten them.
+  void ForgetAgain(absl::Span<const KvName> blocks) {
+    kv_.Forget(blocks);
+    SendForget(blocks);
+  }
   uint32_t n_blocks() const { return kv_.n_kept(); }
 
   // The owner leaves. `keep`: its tokens stay for others.
@@ -161,6 +180,8 @@ class SlotTable {
   uint32_t KnownPrefix(const Sequence& sequence) const;
 
   void DropKept();
+  // Forgets all sequences without an owner, wherever they are kept.
+  void ForgetKept();
   bool has_kept() const;
 
   // Continues with another pipeline whose slots have the same contents, but whose stages have no
@@ -202,8 +223,6 @@ class SlotTable {
   PrefixSource BestSource(const Sequence& sequence) const;
   // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
   PrefixSource Usable(int32_t slot, uint32_t common, const Sequence& sequence) const;
-  // Whether the stages store all of a sequence as one block, a state.
-  bool stores_states() const { return !facts_.cache.trim || facts_.cache.window_tokens != 0; }
   // The stages can load so much of the sequence: the last token is fed.
   struct StoredPrefix {
     std::vector<KvName> blocks;

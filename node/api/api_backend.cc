@@ -1,5 +1,7 @@
 #include "node/api/api_backend.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -16,6 +18,15 @@
 
 namespace strata {
 namespace {
+
+std::string SaltedScope(const std::string& scope, const std::string& salt) {
+  if (salt.empty()) return scope;
+  const std::string text = absl::StrCat("strata salted cache scope\n", scope, "\n", salt);
+  std::string salted(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(),
+         reinterpret_cast<uint8_t*>(salted.data()));
+  return salted;
+}
 
 // The age up to which a list of the cluster's models is used.
 constexpr absl::Duration kModelsAge = absl::Seconds(1);
@@ -279,6 +290,7 @@ void ApiBackend::Embed(const SharedExchange& exchange, EmbeddingRequest request,
       wire::GenerateRequest& one = batch.requests.emplace_back();
       one.set_model(absl::BytesToHexString(model.model_id()));
       one.set_client(exchange->http.client);
+      one.set_cache_scope(exchange->cache_scope);
       one.set_prompt(input.text);
       one.mutable_tokens()->Assign(input.tokens.begin(), input.tokens.end());
       one.set_truncate_prompt(truncates);
@@ -336,6 +348,7 @@ void ApiBackend::Rank(const std::shared_ptr<Ranking>& ranking) {
               wire::GenerateRequest& one = ranking->batch.requests.emplace_back();
               one.set_model(session.model_id);
               one.set_client(session.client);
+              one.set_cache_scope(session.cache_scope);
               one.set_prompt(session.request.prompts[0].text);
               one.set_parse_special(session.parse_special);
               one.set_no_special(session.no_special);
@@ -463,6 +476,7 @@ void ApiBackend::Prepare(const Call& call, const wire::ModelStatus& model, bool 
   session.request_id = call.exchange->http.id;
   session.record = call.exchange->record;
   session.client = call.exchange->http.client;
+  session.cache_scope = SaltedScope(call.exchange->cache_scope, session.request.cache_salt);
   session.prediction = call.prediction;
   session.model_name = model.name();
   session.model_id = absl::BytesToHexString(model.model_id());

@@ -20,9 +20,13 @@ struct ApiExchange {
   std::shared_ptr<HttpResponder> responder;  // shared with the connection
   std::shared_ptr<RequestRecord> record;     // shared with the responder
   ErrorForm error_form = nullptr;
-  ApiScopes scopes = {};  // of the client
+  ApiScopes scopes = {};    // of the client
+  std::string cache_scope;  // of its token, GenerationRequest::cache_scope
   const StreamForm* stream_form = nullptr;
 
+  // Whose the responses are that a client may read again: another token is another owner, of
+  // whatever name.
+  std::string Owner() const { return http.client + cache_scope; }
   // The body, which is not kept: it may be large.
   std::string TakeBody() { return std::exchange(http.body, {}); }
   void Fail(const absl::Status& status) const {

@@ -76,6 +76,8 @@ struct ApiRequest {
   bool include_usage = false;
   bool usage_in_pieces = false;    // of a stream: each piece has the usage so far
   bool timings_in_pieces = false;  // of a stream: each piece has the times so far
+  bool no_cache = false;           // as GenerationRequest's
+  std::string cache_salt;          // requests with another one share nothing of the caches
   bool with_progress = false;      // of a stream: says how far its prompts have been processed
   // Of a chat: the client knows tool calls as OpenAI's older "function_call", one in a message.
   bool calls_functions = false;

@@ -25,13 +25,15 @@ using Tokens = std::vector<ApiToken>;
 
 constexpr SecretKind kKind = {
     .name = "token", .prefix = kApiTokenPrefix, .example = "'strata token new' makes one"};
-constexpr absl::string_view kHashOf = "strata api token\n";
+// What is hashed before a token, by the hash's use.
+constexpr absl::string_view kHashOf[] = {"strata api token\n", "strata cache scope of api token\n"};
 constexpr int kVersion = 1;
 constexpr int64_t kSecondsMax = int64_t{1} << 40;  // far below the overflow of absl::Time
 
-std::string HashOf(const SecretBytes& bytes) {
-  const Secret text(absl::StrCat(
-      kHashOf, absl::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size())));
+std::string HashOf(const SecretBytes& bytes, ApiTokenUse use = ApiTokenUse::kStored) {
+  const Secret text(
+      absl::StrCat(kHashOf[static_cast<size_t>(use)],
+                   absl::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size())));
   std::string hash(SHA256_DIGEST_LENGTH, '\0');
   SHA256(reinterpret_cast<const uint8_t*>(text.Reveal().data()), text.Reveal().size(),
          reinterpret_cast<uint8_t*>(hash.data()));
@@ -184,10 +186,10 @@ nlohmann::json ApiTokenJson(const ApiToken& token, absl::Time now) {
   return json;
 }
 
-absl::StatusOr<std::string> ApiTokenHash(absl::string_view text) {
+absl::StatusOr<std::string> ApiTokenHash(absl::string_view text, ApiTokenUse use) {
   const absl::StatusOr<SecretBytes> bytes = SecretFromText(kKind, text);
   if (!bytes.ok()) return bytes.status();
-  return HashOf(*bytes);
+  return HashOf(*bytes, use);
 }
 
 absl::StatusOr<Tokens> ParseApiTokens(absl::string_view bytes) {

@@ -54,8 +54,11 @@ struct ApiToken {
   bool once = false;  // the code of a link, which admits nobody by itself: RedeemLinkCode()
 };
 
-// The hash of a token's text as a client sends it. kInvalidArgument: `text` is not a token.
-absl::StatusOr<std::string> ApiTokenHash(absl::string_view text);
+// The hash of a token's text as a client sends it: the stored one, or a secret that the stored one
+// does not give. kInvalidArgument: `text` is not a token.
+enum class ApiTokenUse { kStored, kCacheScope };
+absl::StatusOr<std::string> ApiTokenHash(absl::string_view text,
+                                         ApiTokenUse use = ApiTokenUse::kStored);
 
 // The fields that people may see, at `now`.
 nlohmann::json ApiTokenJson(const ApiToken& token, absl::Time now);

@@ -91,10 +91,11 @@ const ApiToken* ApiTokens::Shared::Find(absl::string_view hash) const {
 }
 
 struct ApiTokens::TokenGrant::Share {
-  Share(std::shared_ptr<Shared> s, const ApiToken& token, bool st)
+  Share(std::shared_ptr<Shared> s, const ApiToken& token, std::string scope, bool st)
       : shared(std::move(s)),
         hash(token.hash),
         name(token.name),
+        cache_scope(std::move(scope)),
         scopes(token.scopes),
         stream(st) {}
   Share(const Share&) = delete;
@@ -109,6 +110,7 @@ struct ApiTokens::TokenGrant::Share {
   const std::shared_ptr<Shared> shared;
   const std::string hash;
   const std::string name;
+  const std::string cache_scope;
   const ApiScopes scopes;
   const bool stream;
 };
@@ -121,6 +123,11 @@ ApiTokens::TokenGrant::~TokenGrant() = default;
 const std::string& ApiTokens::TokenGrant::name() const {
   static const std::string* const kNone = new std::string;
   return share_ == nullptr ? *kNone : share_->name;
+}
+
+const std::string& ApiTokens::TokenGrant::cache_scope() const {
+  static const std::string* const kNone = new std::string;
+  return share_ == nullptr ? *kNone : share_->cache_scope;
 }
 
 ApiScopes ApiTokens::TokenGrant::scopes() const {
@@ -162,7 +169,9 @@ ApiTokens::AdmitResult ApiTokens::Admit(const Request& request) {
     result.retry_after = absl::Microseconds(limit.retry_after_us);
     return result;
   }
-  result.grant.share_ = std::make_unique<TokenGrant::Share>(shared_, *token, request.stream);
+  const auto cache_scope = ApiTokenHash(request.text, ApiTokenUse::kCacheScope);
+  result.grant.share_ = std::make_unique<TokenGrant::Share>(
+      shared_, *token, cache_scope.value_or(""), request.stream);
   return result;
 }
 

@@ -36,6 +36,9 @@ class ApiTokens {
     const std::string& name() const;
     // None when the grant is empty.
     ApiScopes scopes() const;
+    // GenerationRequest::cache_scope: a secret that only the token's text gives, so that whatever
+    // is encrypted for it is lost with the token.
+    const std::string& cache_scope() const;
 
    private:
     friend class ApiTokens;

@@ -131,11 +131,13 @@ wire::GenerateRequest CompletionSession::NewRequest() const {
   request.set_model(options_.model_id);
   request.set_tokens_max(options_.tokens_max);
   request.set_client(options_.client);
+  request.set_cache_scope(options_.cache_scope);
   request.set_parse_special(options_.parse_special);
   request.set_no_special(options_.no_special);
   request.set_shift_context(api_request.shift_context);
   request.set_keep_tokens(api_request.keep_tokens);
   request.set_with_progress(api_request.with_progress && api_request.stream);
+  request.set_no_cache(api_request.no_cache);
   if (api_request.speculation) request.set_speculation(*api_request.speculation);
   request.mutable_prediction()->Assign(options_.prediction.begin(), options_.prediction.end());
   if (api_request.keep_alive_ms) request.set_keep_alive_ms(*api_request.keep_alive_ms);

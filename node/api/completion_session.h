@@ -51,6 +51,7 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
     std::string request_id;
     std::shared_ptr<RequestRecord> record;  // shared with the responder
     std::string client;
+    std::string cache_scope;
     std::string model_name;
     std::string model_id;  // in hex
     uint32_t n_ctx = 0;    // of the model

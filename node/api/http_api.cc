@@ -98,7 +98,8 @@ bool HttpApi::Admit(const ApiRoute& route, ApiExchange* exchange) {
     exchange->scopes = result.grant.scopes();
     // Fair queueing goes by the client; no address has a space.
     if (const std::string& name = result.grant.name(); !name.empty()) {
-      exchange->http.client = absl::StrCat(kTokenClient, name);
+      exchange->http.client = absl::StrCat("token ", name);
+      exchange->cache_scope = result.grant.cache_scope();
     }
     exchange->record->SetTokenGrant(std::move(result.grant));
     return true;

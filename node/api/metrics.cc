@@ -241,7 +241,7 @@ void AddModels(Page* page, const std::vector<ModelStats>& models) {
                "Tokens of prompts that were in a KV cache already.",
                &SchedulerStats::cached_tokens);
   of.Scheduler("strata_prompt_tokens_loaded_total", kCounter,
-               "Of those, the ones that stages loaded from their disks.",
+               "Tokens that stages loaded from their disks, also where a slot was lost.",
                &SchedulerStats::loaded_tokens);
   of.Scheduler("strata_kv_blocks", kGauge,
                "Blocks of 64 positions of processed prompts that all stages have on their disks.",

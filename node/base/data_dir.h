@@ -11,6 +11,9 @@
 
 namespace strata {
 
+// Where a node with that data dir keeps processed prompts (shard/kv_store/kv_store.h).
+inline std::string KvFolderPath(const std::string& data_dir) { return data_dir + "/kv"; }
+
 class DataDir {
  public:
   // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.

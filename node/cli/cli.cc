@@ -193,6 +193,12 @@ int RunCommandLine(int argc, char** argv) {
     StartLogging({});
     return Finish(RunRemove(line.remove), /*about_models=*/true);
   }
+  if (app.got_subcommand("cache")) {
+    StartLogging({});
+    const bool clears = app.get_subcommand("cache")->got_subcommand("clear");
+    return Finish(clears ? RunCacheClear(line.cache) : RunCacheShow(line.cache),
+                  /*about_models=*/false);
+  }
   if (app.got_subcommand("alias")) {
     StartLogging({});
     return Finish(RunAlias(line.alias), /*about_models=*/true);

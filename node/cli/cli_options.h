@@ -38,5 +38,6 @@ void AddPull(CLI::App* app, PullVerbOptions* options);
 void AddModels(CLI::App* app, ModelsOptions* options, ModelsSearchOptions* search);
 void AddRemove(CLI::App* app, RemoveOptions* options);
 void AddAlias(CLI::App* app, AliasOptions* options);
+void AddCache(CLI::App* app, CacheVerbOptions* options);
 
 }  // namespace strata

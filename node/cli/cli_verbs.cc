@@ -655,6 +655,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddModels(app, &line->models, &line->models_search);
   AddRemove(app, &line->remove);
   AddAlias(app, &line->alias);
+  AddCache(app, &line->cache);
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
   AddApprove(app, &line->approve);

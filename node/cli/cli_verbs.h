@@ -4,6 +4,7 @@
 #include "node/chat/template_process.h"
 #include "node/cli/alias_command.h"
 #include "node/cli/approve.h"
+#include "node/cli/cache_command.h"
 #include "node/cli/cluster_nodes.h"
 #include "node/cli/hub_commands.h"
 #include "node/cli/install_script.h"
@@ -47,6 +48,7 @@ struct CommandLine {
   ModelsSearchOptions models_search;
   RemoveOptions remove;
   AliasOptions alias;
+  CacheVerbOptions cache;
   DemoOptions demo;
   DoctorOptions doctor;
   TokenOptions token;

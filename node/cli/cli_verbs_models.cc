@@ -56,6 +56,17 @@ Examples:
 An alias is for run, load, unload, plan, pull and rm on this machine, and for the API where its node
 has the model's file. They are kept in aliases.json in the data dir.)";
 
+constexpr char kCacheFooter[] = R"(
+Examples:
+  strata cache show                      what each node keeps, and of which model
+  strata cache clear                     of all models
+  strata cache clear qwen3-8b
+
+Nodes keep processed prompts on their disks, encrypted, so that a prompt that comes again need not
+be processed again: also after its model was unloaded, or the node restarted. 'strata node
+--kv-cache-disk' sets how much, and 0 turns it off. Those of a token are unreadable once the token
+is revoked; 'strata rm' clears those of the model. Sequences in memory are forgotten, too.)";
+
 }  // namespace
 
 void AddPull(CLI::App* app, PullVerbOptions* options) {
@@ -104,6 +115,21 @@ void AddRemove(CLI::App* app, RemoveOptions* options) {
   verb->add_flag("--yes", options->yes, "Do not ask");
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddCache(CLI::App* app, CacheVerbOptions* options) {
+  CLI::App* verb = app->add_subcommand("cache", "Show or clear the prompts that nodes keep");
+  verb->footer(kCacheFooter);
+  verb->require_subcommand(1);
+  CLI::App* show = verb->add_subcommand("show", "What each node keeps on its disk");
+  AddClient(show, &options->client);
+  show->add_flag("--json", options->json, "Print JSON");
+  CLI::App* clear = verb->add_subcommand("clear", "Have all nodes forget them");
+  clear->add_option("model", options->model, "Only this model's, as 'strata cache show' names it")
+      ->check(Utf8())
+      ->type_name("MODEL");
+  AddClient(clear, &options->client);
+  clear->add_flag("--json", options->json, "Print JSON");
 }
 
 void AddAlias(CLI::App* app, AliasOptions* options) {

@@ -117,6 +117,29 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     return response;
   }
 
+  absl::StatusOr<wire::ListKeptPromptsResponse> ListKeptPrompts() override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::ListKeptPromptsResponse response;
+    const grpc::Status status =
+        stub_->ListKeptPrompts(&context, wire::ListKeptPromptsRequest(), &response);
+    if (auto s = Explain(status); !s.ok()) return s;
+    MakePrintable(&response);
+    return response;
+  }
+
+  absl::StatusOr<wire::ClearKeptPromptsResponse> ClearKeptPrompts(
+      const std::string& model) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::ClearKeptPromptsRequest request;
+    request.set_model(model);
+    wire::ClearKeptPromptsResponse response;
+    if (auto s = Explain(stub_->ClearKeptPrompts(&context, request, &response)); !s.ok()) return s;
+    MakePrintable(&response);
+    return response;
+  }
+
   absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent on_event) override {
     grpc::ClientContext context;
     const auto call = Cancellable(&context);

@@ -42,6 +42,9 @@ class CoordinatorClient {
   virtual absl::StatusOr<wire::ListModelsResponse> ListModels() = 0;
   // The models whose files the cluster's nodes have, loaded or not.
   virtual absl::StatusOr<wire::ListKnownModelsResponse> ListKnownModels() = 0;
+  virtual absl::StatusOr<wire::ListKeptPromptsResponse> ListKeptPrompts() = 0;
+  virtual absl::StatusOr<wire::ClearKeptPromptsResponse> ClearKeptPrompts(
+      const std::string& model) = 0;
   // `event` returns false to cancel the request.
   using OnGenerateEvent = absl::FunctionRef<bool(const wire::GenerateEvent& event)>;
   virtual absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent event) = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/log/log.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
@@ -19,6 +20,7 @@
 #include "node/hub/model_removal.h"
 #include "node/hub/pull.h"
 #include "node/status/model_list.h"
+#include "shard/model/model_file.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -64,9 +66,14 @@ void RemoveFile(ControlContext* context, const SharedExchange& exchange) {
                    const auto loaded = client->ListModels();
                    if (!loaded.ok()) return FailWith(to, loaded.status());
                    if (auto s = CheckNotLoaded(*removal, *loaded); !s.ok()) return FailWith(to, s);
+                   const auto file = ModelFile::Open(removal->files[0]);
+                   const std::string model_id = file.ok() ? (*file)->id() : "";
                    const absl::Status removed = RemoveModel(folders, *removal);
                    context->node.on_files_changed();
                    if (!removed.ok()) return FailWith(to, removed);
+                   if (!model_id.empty() && !IsLoaded(model_id, *loaded)) {  // as strata rm
+                     client->ClearKeptPrompts(absl::BytesToHexString(model_id)).IgnoreError();
+                   }
                    AnswerJson(to, {{"removed", removal->name},
                                    {"files", removal->files},
                                    {"freed_bytes", removal->freed_bytes}});

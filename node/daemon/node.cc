@@ -273,9 +273,11 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.fetcher = node->fetcher_.get();
   stages.limits = *limits;
   if (!data_dir.empty()) {
-    stages.kv_folder = data_dir + "/kv";
+    stages.kv_folder = KvFolderPath(data_dir);
     stages.kv_bytes_max = options.kv_bytes_max.value_or(KvBytesMaxOf(data_dir));
   }
+  const std::string kv_folder = stages.kv_folder;
+  const uint64_t kv_bytes_max = stages.kv_bytes_max;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.keep_awake) {
     node->sleep_inhibitor_ = std::make_unique<SleepInhibitor>(loop, [host = node->host_.get()] {
@@ -312,8 +314,12 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   }
   node->service_ = std::make_unique<NodeService>(
       loop, node->host_.get(), node->benchmarks_.get(), node->self_tests_.get(),
-      NodeService::Identity{
-          .id = node->id_, .name = options.name, .models = std::move(models), .data_dir = data_dir},
+      NodeService::Identity{.id = node->id_,
+                            .name = options.name,
+                            .models = std::move(models),
+                            .data_dir = data_dir,
+                            .kv_folder = kv_folder,
+                            .kv_bytes_max = kv_bytes_max},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
         if (!parsed.ok()) return std::string();

@@ -113,6 +113,12 @@ absl::Status CheckNotLoaded(const ModelRemoval& removal, const wire::ListModelsR
   return absl::OkStatus();
 }
 
+bool IsLoaded(absl::string_view model_id, const wire::ListModelsResponse& loaded) {
+  return absl::c_any_of(loaded.models(), [&](const wire::ModelStatus& model) {
+    return model.model_id() == model_id;
+  });
+}
+
 absl::Status RemoveModel(const ModelFolders& folders, const ModelRemoval& removal) {
   // Nobody may fetch it meanwhile.
   std::vector<PartFile> leftovers;

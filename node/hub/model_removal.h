@@ -31,6 +31,9 @@ absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::stri
 // kFailedPrecondition: one of the loaded models has one of these files.
 absl::Status CheckNotLoaded(const ModelRemoval& removal, const wire::ListModelsResponse& loaded);
 
+// Whether one of the loaded models has that id.
+bool IsLoaded(absl::string_view model_id, const wire::ListModelsResponse& loaded);
+
 // Removes the files, what is beside them of a fetch, and folders in ModelFolders::strata that are
 // empty then. kFailedPrecondition: another process is fetching it, and nothing is removed; else the
 // system's errors, and the model is no whole one then.

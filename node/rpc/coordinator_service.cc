@@ -1,6 +1,7 @@
 #include "node/rpc/coordinator_service.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -9,7 +10,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
@@ -17,6 +22,7 @@
 #include "node/gateway/generate_reactor.h"
 #include "node/gateway/generation_proto.h"
 #include "node/rpc/event_writer.h"
+#include "transport/base/printable_text.h"
 #include "transport/base/steady_time.h"
 #include "transport/rpc/forwarding.h"
 #include "transport/rpc/grpc_status.h"
@@ -32,6 +38,10 @@ constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kMeasureAnswerMs = 3'000;
 // For it, a node reads folders and the first bytes of files.
 constexpr int64_t kModelsAnswerMs = 3'000;
+// For it, a node lists or removes files.
+constexpr int64_t kKeptAnswerMs = 10'000;
+// Digits of a model's id that name it.
+constexpr size_t kModelIdCharsMin = 8;
 // Back-off before a leased model is loaded again; doubles with each failed attempt.
 constexpr absl::Duration kReloadPause = absl::Milliseconds(250);
 constexpr absl::Duration kReloadPauseMax = absl::Seconds(8);
@@ -69,6 +79,28 @@ auto WriteTo(grpc::ServerWriter<Event>* writer) {
     MakePrintable(&event);
     return writer->Write(event);
   };
+}
+
+// What each node answers to `ask`, all asked at the same time.
+template <typename Answer, typename Ask>
+std::vector<absl::StatusOr<Answer>> AskNodes(const ClusterSnapshot& report, const Ask& ask) {
+  std::vector<absl::StatusOr<Answer>> answers(report.nodes.size(),
+                                              absl::UnavailableError("it does not answer"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    NodeClient* const client = report.nodes[i].client.get();
+    if (client == nullptr) continue;
+    threads.emplace_back([&ask, client, answer = &answers[i]] { *answer = ask(client); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+// Whether people mean this model by `name`, which `cache show` or `status` has told them.
+bool IsNamed(absl::string_view name, absl::string_view model_name, absl::string_view model_id) {
+  return model_name == name ||
+         (name.size() >= kModelIdCharsMin &&
+          absl::StartsWith(absl::BytesToHexString(model_id), absl::AsciiStrToLower(name)));
 }
 
 // The operation context of a long call to the coordinator: cancellation and notes.
@@ -312,16 +344,8 @@ grpc::Status CoordinatorService::ListKnownModels(grpc::ServerContext*,
   auto report = coordinator_->Report();
   if (!report.ok()) return ToGrpc(report.status());
   DisambiguateNodeNames(&*report);
-  std::vector<absl::StatusOr<wire::ListLocalModelsResponse>> lists(
-      report->nodes.size(), absl::UnavailableError("it does not answer"));
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < lists.size(); ++i) {
-    NodeClient* const client = report->nodes[i].client.get();
-    if (client == nullptr) continue;
-    threads.emplace_back(
-        [client, list = &lists[i]] { *list = client->ListLocalModels(kModelsAnswerMs); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  auto lists = AskNodes<wire::ListLocalModelsResponse>(
+      *report, [](NodeClient* client) { return client->ListLocalModels(kModelsAnswerMs); });
   std::vector<wire::KnownModel> models;
   for (size_t i = 0; i < lists.size(); ++i) {
     const NodeReport& node = report->nodes[i];
@@ -340,6 +364,90 @@ grpc::Status CoordinatorService::ListKnownModels(grpc::ServerContext*,
     return std::tie(a.file().name(), a.node_name()) < std::tie(b.file().name(), b.node_name());
   });
   for (wire::KnownModel& model : models) *response->add_models() = std::move(model);
+  MakePrintable(response);
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::ListKeptPrompts(grpc::ServerContext*,
+                                                 const wire::ListKeptPromptsRequest*,
+                                                 wire::ListKeptPromptsResponse* response) {
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
+  auto report = coordinator_->Report();
+  if (!report.ok()) return ToGrpc(report.status());
+  DisambiguateNodeNames(&*report);
+  const auto lists = AskNodes<wire::ListKvCachesResponse>(
+      *report, [](NodeClient* client) { return client->ListKvCaches(kKeptAnswerMs); });
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (!lists[i].ok()) {
+      response->add_silent(report->nodes[i].name());
+      continue;
+    }
+    wire::KeptPrompts* const node = response->add_nodes();
+    node->set_node(report->nodes[i].id());
+    node->set_node_name(report->nodes[i].name());
+    *node->mutable_kept() = *lists[i];
+  }
+  MakePrintable(response);
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::ClearKeptPrompts(grpc::ServerContext* context,
+                                                  const wire::ClearKeptPromptsRequest* request,
+                                                  wire::ClearKeptPromptsResponse* response) {
+  const CallLimit limit(this, kCoordinatorCallsMax);
+  if (auto s = limit.status(); !s.ok()) return ToGrpc(s);
+  const auto forwarded =
+      ForwardToLeader(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+        return to->ClearKeptPrompts(onward, *request, response);
+      });
+  if (forwarded) return *forwarded;
+  auto report = coordinator_->Report();
+  if (!report.ok()) return ToGrpc(report.status());
+  DisambiguateNodeNames(&*report);
+  const auto lists = AskNodes<wire::ListKvCachesResponse>(
+      *report, [](NodeClient* client) { return client->ListKvCaches(kKeptAnswerMs); });
+  std::map<std::string, std::string> models;  // names by ids, of those that are meant
+  const auto consider = [&](const std::string& id, const std::string& name) {
+    if (request->model().empty() || IsNamed(request->model(), name, id)) models[id] = name;
+  };
+  for (const auto& list : lists) {
+    if (!list.ok()) continue;
+    for (const wire::KvCache& cache : list->caches()) {
+      consider(cache.about().model_id(), cache.about().model_name());
+    }
+  }
+  const auto loaded = coordinator_->Models();
+  for (const wire::ModelStatus& model : loaded.value_or(std::vector<wire::ModelStatus>())) {
+    consider(model.model_id(), model.name());
+  }
+  if (models.empty() && !request->model().empty()) {
+    return ToGrpc(absl::NotFoundError(absl::StrCat("no prompts of ",
+                                                   PrintableText::From(request->model()).str(),
+                                                   " are kept; strata cache show lists what is")));
+  }
+  for (const auto& [id, name] : models) {
+    coordinator_->ForgetKept(id);
+    if (!name.empty()) response->add_models(name);
+  }
+  const auto cleared =
+      AskNodes<uint64_t>(*report, [&](NodeClient* client) -> absl::StatusOr<uint64_t> {
+        if (request->model().empty()) return client->ClearKvCaches("", kKeptAnswerMs);
+        uint64_t bytes = 0;
+        for (const auto& [id, name] : models) {
+          const auto freed = client->ClearKvCaches(id, kKeptAnswerMs);
+          if (!freed.ok()) return freed;
+          bytes += *freed;
+        }
+        return bytes;
+      });
+  for (size_t i = 0; i < cleared.size(); ++i) {
+    if (cleared[i].ok()) {
+      response->set_bytes(response->bytes() + *cleared[i]);
+    } else {
+      response->add_silent(report->nodes[i].name());
+    }
+  }
   MakePrintable(response);
   return grpc::Status::OK;
 }

@@ -54,6 +54,12 @@ class CoordinatorService final
   grpc::Status ListKnownModels(grpc::ServerContext* context,
                                const wire::ListKnownModelsRequest* request,
                                wire::ListKnownModelsResponse* response) override;
+  grpc::Status ListKeptPrompts(grpc::ServerContext* context,
+                               const wire::ListKeptPromptsRequest* request,
+                               wire::ListKeptPromptsResponse* response) override;
+  grpc::Status ClearKeptPrompts(grpc::ServerContext* context,
+                                const wire::ClearKeptPromptsRequest* request,
+                                wire::ClearKeptPromptsResponse* response) override;
   grpc::Status MeasureNode(grpc::ServerContext* context, const wire::MeasureNodeRequest* request,
                            wire::MeasureNodeResponse* response) override;
   grpc::Status DrainNode(grpc::ServerContext* context, const wire::DrainNodeRequest* request,

@@ -64,7 +64,22 @@ NodeService::NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmark
                                    absl::MakeSpan(models));
                       }
                       return std::make_shared<const std::vector<LocalModel>>(std::move(models));
-                    }) {}
+                    }),
+      kv_caches_({.thread_name = "kv caches", .waiting_max = kLocalModelsWaitingMax},
+                 [this]() -> absl::StatusOr<std::shared_ptr<const KvCaches>> {
+                   std::vector<std::string> to_clear;
+                   {
+                     absl::MutexLock lock(mu_);
+                     to_clear.swap(to_clear_);
+                   }
+                   auto caches = std::make_shared<KvCaches>();  // shared with calls
+                   if (identity_.kv_folder.empty()) return caches;
+                   for (const std::string& model_id : to_clear) {
+                     caches->cleared_bytes += ClearKvFolders(identity_.kv_folder, model_id);
+                   }
+                   caches->folders = ListKvFolders(identity_.kv_folder);
+                   return caches;
+                 }) {}
 
 grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
                                                const wire::GetInfoRequest* request,
@@ -227,6 +242,41 @@ grpc::ServerUnaryReactor* NodeService::ListLocalModels(grpc::CallbackServerConte
     }
     MakePrintable(response);
     reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::ListKvCaches(grpc::CallbackServerContext* context,
+                                                    const wire::ListKvCachesRequest*,
+                                                    wire::ListKvCachesResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  kv_caches_.Get(kLocalModelsAge, [this, reactor, response](const auto& caches) {
+    if (caches.ok()) {
+      for (const KvFolder& folder : (*caches)->folders) *response->add_caches() = folder.cache;
+    }
+    response->set_bytes_max(identity_.kv_bytes_max);
+    reactor->Finish(ToGrpc(caches.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::ClearKvCaches(grpc::CallbackServerContext* context,
+                                                     const wire::ClearKvCachesRequest* request,
+                                                     wire::ClearKvCachesResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  bool is_full = false;
+  {
+    absl::MutexLock lock(mu_);
+    is_full = to_clear_.size() >= kLocalModelsWaitingMax;
+    if (!is_full) to_clear_.push_back(request->model_id());
+  }
+  if (is_full) {
+    reactor->Finish(ToGrpc(absl::ResourceExhaustedError("too many calls at a time; try again")));
+    return reactor;
+  }
+  kv_caches_.Get(absl::ZeroDuration(), [reactor, response](const auto& caches) {
+    if (caches.ok()) response->set_bytes((*caches)->cleared_bytes);
+    reactor->Finish(ToGrpc(caches.status()));
   });
   return reactor;
 }

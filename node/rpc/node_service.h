@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,12 +18,13 @@
 #include "node/measure/benchmarks.h"
 #include "node/workers/stage_host.h"
 #include "proto/node.grpc.pb.h"
+#include "shard/kv_store/kv_folder.h"
 #include "transport/base/event_loop.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
 
-// Calls that may wait for one look for this machine's models.
+// Calls that may wait for one look for this machine's models, or for the prompts that it keeps.
 inline constexpr size_t kLocalModelsWaitingMax = 64;
 
 // REQUIRES: the loop runs until the server with this service has shut down, since calls end there.
@@ -33,6 +35,9 @@ class NodeService final : public wire::Node::CallbackService {
     std::string name;
     ModelFolders models = {};   // where this machine's models are
     std::string data_dir = {};  // with their aliases; empty: there are none
+    // Where stages keep prompts, as StageHost::Options have it; empty: nowhere.
+    std::string kv_folder = {};
+    uint64_t kv_bytes_max = 0;
   };
   // The address by which this node reaches the node with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;
@@ -72,6 +77,12 @@ class NodeService final : public wire::Node::CallbackService {
   grpc::ServerUnaryReactor* ListLocalModels(grpc::CallbackServerContext* context,
                                             const wire::ListLocalModelsRequest* request,
                                             wire::ListLocalModelsResponse* response) override;
+  grpc::ServerUnaryReactor* ListKvCaches(grpc::CallbackServerContext* context,
+                                         const wire::ListKvCachesRequest* request,
+                                         wire::ListKvCachesResponse* response) override;
+  grpc::ServerUnaryReactor* ClearKvCaches(grpc::CallbackServerContext* context,
+                                          const wire::ClearKvCachesRequest* request,
+                                          wire::ClearKvCachesResponse* response) override;
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const wire::DetokenizeRequest* request,
                                        wire::DetokenizeResponse* response) override;
@@ -97,7 +108,13 @@ class NodeService final : public wire::Node::CallbackService {
   bool draining_ = false;                                              // loop
   using LocalModels = std::shared_ptr<const std::vector<LocalModel>>;  // shared with calls
   CachedFetch<LocalModels> local_models_;
+  struct KvCaches {
+    std::vector<KvFolder> folders;
+    uint64_t cleared_bytes = 0;  // before they were listed
+  };
   absl::Mutex mu_;
+  std::vector<std::string> to_clear_ ABSL_GUARDED_BY(mu_);  // ids of models, as in the requests
+  CachedFetch<std::shared_ptr<const KvCaches>> kv_caches_;  // shared with calls
   SteadyTime local_models_changed_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
 };
 

@@ -252,6 +252,7 @@ json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) 
       {"rows", stage.rows()},
       {"bytes_in", stage.bytes_in()},
       {"bytes_out", stage.bytes_out()},
+      {"kv_disk_bytes", stage.kv_disk_bytes()},
       {"activations", ActivationTypeName(stage.activations().type())},
       {"f32_rows_max", stage.activations().f32_rows_max()},
       {"link_wire", stage.link_wire()},

@@ -98,6 +98,12 @@ std::string ActivationsText(const wire::StageStatus& status) {
   return absl::StrCat(", sends ", ActivationRuleText(status.activations()));
 }
 
+// Of prompts, on its node's disk.
+std::string KeptText(const wire::StageStatus& status) {
+  if (status.kv_disk_bytes() == 0) return "";
+  return absl::StrCat(", keeps ", BytesText(status.kv_disk_bytes()), " of prompts");
+}
+
 }  // namespace
 
 uint32_t ModelView::n_layers() const {
@@ -171,7 +177,7 @@ std::string DoingText(const StageView& stage) {
       break;
   }
   if (status.status().code() != 0) return "failed";  // of a node without states
-  return absl::StrCat(WorkText(stage), ActivationsText(status));
+  return absl::StrCat(WorkText(stage), ActivationsText(status), KeptText(status));
 }
 
 std::string IdleText(const StageView& stage) {

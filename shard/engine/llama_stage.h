@@ -81,6 +81,7 @@ class LlamaStage final : public Stage {
   absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
   absl::Status WriteCache(int32_t slot, const CachePart& part) override;
   void SetKvStore(std::unique_ptr<KvStore> store) override;
+  uint64_t StoredBytes() const override { return store_ == nullptr ? 0 : store_->bytes_used(); }
   std::vector<KvName> StoredBlocks() const override;
   std::vector<KvName> TakeLostBlocks() override;
   const llama_vocab* vocab() const override;

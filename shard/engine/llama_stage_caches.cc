@@ -166,7 +166,9 @@ void LlamaStage::StoreBlocks(const wire::KvEdit& edit) {
     lost_blocks_.insert(lost_blocks_.end(), names.begin(), names.end());
     return;
   }
-  for (size_t i = names.size(); i > 0; --i) store_->Put(names[i - 1], std::move((*blocks)[i - 1]));
+  for (size_t i = names.size(); i > 0; --i) {
+    store_->Put({names[i - 1], edit.scope()}, std::move((*blocks)[i - 1]));
+  }
 }
 
 absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
@@ -188,7 +190,7 @@ absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
   try {
     // The last first: the beginning counts as used last.
     for (size_t i = names.size(); i > 0; --i) {
-      auto block = store_->Get(names[i - 1]);
+      auto block = store_->Get({names[i - 1], edit.scope()});
       if (!block.ok()) return absl::NotFoundError(block.status().message());
       blocks[i - 1] = *std::move(block);
     }

@@ -25,6 +25,7 @@ inline constexpr uint32_t kKvBlockTokens = 64;
 inline constexpr size_t kKvNameBytes = 16;
 // Of one stage: their names fit into a message.
 inline constexpr uint32_t kKvBlocksMax = 65'536;
+inline constexpr size_t kKvScopeBytesMax = 64;
 
 using KvName = std::array<char, kKvNameBytes>;
 

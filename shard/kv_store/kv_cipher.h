@@ -3,7 +3,8 @@
 // so that a damaged block, or one under another name, is not opened. Their names, from which a text
 // could be guessed, as one block of AES-256 each: files are found by them, and names are read from
 // a folder. The keys are derived (HKDF) from the node's key and the store's identity, so that no
-// store opens another one's blocks. Not thread-safe.
+// store opens another one's blocks; that of a block from its scope, too, which is on no disk: once
+// nobody comes with the scope any more, nobody can read the block. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -12,8 +13,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "shard/kv_store/kv_block.h"
 #include "transport/security/openssl_free.h"
 #include "transport/security/secret.h"
@@ -37,18 +40,24 @@ class KvCipher {
   // nullopt: not the name of a block's file.
   std::optional<KvName> NameOf(absl::string_view file) const;
 
+  struct BlockId {
+    KvName name;
+    absl::string_view scope;
+  };
   // kUnavailable: the system has no random bytes.
-  absl::StatusOr<std::string> Seal(const KvName& name, absl::string_view bytes) const;
-  // kDataLoss: they are not what Seal() returned for this name.
-  absl::StatusOr<std::string> Open(const KvName& name, absl::string_view sealed) const;
+  absl::StatusOr<std::string> Seal(const BlockId& id, absl::string_view bytes) const;
+  // kDataLoss: they are not what Seal() returned for this name and scope.
+  absl::StatusOr<std::string> Open(const BlockId& id, absl::string_view sealed) const;
 
  private:
   using Context = std::unique_ptr<evp_cipher_ctx_st, OpensslFree>;
 
   KvCipher() = default;
+  absl::Status KeyOf(absl::string_view scope, absl::Span<uint8_t> key) const;
 
   std::string folder_;
   Context to_file_, from_file_;  // names
+  Secret blocks_key_;            // that the keys of scopes are derived from
   Context seal_, open_;          // blocks
 };
 

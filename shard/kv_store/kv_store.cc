@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "shard/kv_store/kv_folder.h"
 #include "transport/base/descriptor.h"
 #include "transport/base/thread_name.h"
 #include "transport/base/wall_clock.h"
@@ -27,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kKeyFile[] = "/key";
-constexpr char kLockFile[] = "/lock";
 constexpr char kUnfinished[] = "/unfinished";
 constexpr size_t kKeyBytes = 32;
 // Of blocks that wait to be written; more are lost.
@@ -61,58 +61,30 @@ absl::StatusOr<Secret> KeyOf(const std::string& folder) {
 
 // The lock of a store's folder, which is made. kFailedPrecondition: another one has it.
 absl::StatusOr<Descriptor> Lock(const std::string& folder) {
-  if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
-  const std::string path = folder + kLockFile;
-  Descriptor lock(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  if (!lock.valid()) return SystemError(path);
-  for (int i = 0; flock(lock.fd(), LOCK_EX | LOCK_NB) != 0; ++i) {
+  for (int i = 0;; ++i) {
+    if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
+    const std::string path = folder + kKvLockFile;
+    if (!Descriptor(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).valid()) {
+      return SystemError(path);
+    }
+    if (Descriptor lock = LockKvFolder(folder, LOCK_EX); lock.valid()) return lock;
     if (i == kLockTries) {
       return absl::FailedPreconditionError(absl::StrCat(folder, " is used by another stage"));
     }
     absl::SleepFor(kLockWait);
   }
-  return lock;
 }
 
 int64_t FileTime(fs::file_time_type time) { return time.time_since_epoch().count(); }
 
-struct Folder {
-  fs::path path;
-  uint64_t bytes = 0;
-  fs::file_time_type used = fs::file_time_type::min();
-};
-
-// A store that nobody has open.
-Folder Look(const fs::path& path) {
-  Folder folder = {.path = path};
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(path, error)) {
-    const uint64_t bytes = file.file_size(error);
-    if (error) continue;
-    folder.bytes += bytes;
-    folder.used = std::max(folder.used, file.last_write_time(error));
-  }
-  return folder;
-}
-
 // Removes stores that nobody has open, the least recently used first, until at most `bytes_max` are
 // left of them.
 void RemoveOthers(const std::string& root, const std::string& own, uint64_t bytes_max) {
-  std::vector<Folder> others;
   uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(root, error)) {
-    if (!entry.is_directory(error) || entry.path() == own) continue;
-    const Descriptor lock(open((entry.path().string() + kLockFile).c_str(), O_RDWR | O_CLOEXEC));
-    const bool is_open = lock.valid() && flock(lock.fd(), LOCK_EX | LOCK_NB) != 0;
-    if (is_open) continue;
-    bytes += others.emplace_back(Look(entry.path())).bytes;
-  }
-  std::ranges::sort(others, {}, &Folder::used);
-  for (const Folder& folder : others) {
-    if (bytes <= bytes_max) return;
-    fs::remove_all(folder.path, error);
-    bytes -= folder.bytes;
+  for (const KvFolder& folder : ListKvFolders(root)) {
+    if (folder.path == own || folder.cache.loaded()) continue;
+    bytes += folder.cache.bytes();
+    if (bytes > bytes_max) RemoveKvFolder(folder.path);
   }
 }
 
@@ -157,6 +129,11 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
   auto lock = Lock(folder);
   if (!lock.ok()) return lock.status();
   RemoveOthers(root, folder, options.others_bytes_max);
+  if (auto s = WritePrivateFile(folder + kKvAboutFile, options.about.SerializeAsString(),
+                                PrivateFileMode::kReplace);
+      !s.ok()) {
+    LOG(WARNING) << "strata cache show cannot tell what it is of: " << s.message();
+  }
   std::unique_ptr<KvStore> store(
       new KvStore(folder, {.caller = *std::move(caller), .writer = *std::move(writer)},
                   lock->Release(), options.bytes_max));
@@ -192,6 +169,11 @@ void KvStore::Scan() {
   }
 }
 
+uint64_t KvStore::bytes_used() const {
+  absl::MutexLock lock(mu_);
+  return bytes_used_;
+}
+
 std::vector<KvName> KvStore::Names() const {
   absl::MutexLock lock(mu_);
   std::vector<std::pair<int64_t, KvName>> by_use;
@@ -203,9 +185,10 @@ std::vector<KvName> KvStore::Names() const {
   return names;
 }
 
-void KvStore::Put(const KvName& name, std::string bytes) {
+void KvStore::Put(const KvCipher::BlockId& id, std::string bytes) {
+  const KvName& name = id.name;
   absl::MutexLock lock(mu_);
-  if (blocks_.contains(name)) return;
+  Erase(name);
   const uint64_t size = bytes.size() + kKvSealBytes;
   if (size > bytes_max_ || waiting_bytes_ + size > kWaitingBytesMax) {
     lost_.push_back(name);
@@ -218,13 +201,15 @@ void KvStore::Put(const KvName& name, std::string bytes) {
   }
   blocks_[name] = {.bytes = size,
                    .used = FileTime(fs::file_time_type::clock::now()),
-                   .waiting = std::make_shared<const std::string>(std::move(bytes))};
+                   .waiting = std::make_shared<const Unwritten>(
+                       Unwritten{.scope = std::string(id.scope), .bytes = std::move(bytes)})};
   bytes_used_ += size;
   waiting_bytes_ += size;
   to_write_.push_back(name);
 }
 
-absl::StatusOr<std::string> KvStore::Get(const KvName& name) {
+absl::StatusOr<std::string> KvStore::Get(const KvCipher::BlockId& id) {
+  const KvName& name = id.name;
   {
     absl::MutexLock lock(mu_);
     const auto found = blocks_.find(name);
@@ -233,11 +218,15 @@ absl::StatusOr<std::string> KvStore::Get(const KvName& name) {
       return absl::NotFoundError("a KV block is not there");
     }
     found->second.used = FileTime(fs::file_time_type::clock::now());
-    if (found->second.waiting != nullptr) return *found->second.waiting;
+    if (const auto waiting = found->second.waiting; waiting != nullptr) {
+      if (waiting->scope == id.scope) return waiting->bytes;
+      Lose(name);
+      return absl::DataLossError("a KV block is of another scope");
+    }
   }
   const std::string path = PathOf(ciphers_.caller, name);
   auto sealed = ReadAll(path);
-  auto bytes = sealed.ok() ? ciphers_.caller.Open(name, *sealed) : sealed;
+  auto bytes = sealed.ok() ? ciphers_.caller.Open(id, *sealed) : sealed;
   if (!bytes.ok()) {
     LOG(WARNING) << path << ": " << bytes.status().message() << "; its tokens are fed again";
     absl::MutexLock lock(mu_);
@@ -273,8 +262,8 @@ void KvStore::Erase(const KvName& name) {
   blocks_.erase(found);
 }
 
-absl::Status KvStore::Write(const KvName& name, absl::string_view bytes) const {
-  const auto sealed = ciphers_.writer.Seal(name, bytes);
+absl::Status KvStore::Write(const KvName& name, const Unwritten& block) const {
+  const auto sealed = ciphers_.writer.Seal({name, block.scope}, block.bytes);
   if (!sealed.ok()) return sealed.status();
   const std::string unfinished = folder_ + kUnfinished;
   const int fd = open(unfinished.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
@@ -301,7 +290,7 @@ void KvStore::RunWriter() {
   NameThread("kv_store");
   while (true) {
     KvName name;
-    std::shared_ptr<const std::string> bytes;
+    std::shared_ptr<const Unwritten> block;
     {
       absl::MutexLock lock(mu_);
       const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
@@ -312,18 +301,18 @@ void KvStore::RunWriter() {
       name = to_write_.front();
       to_write_.pop_front();
       const auto found = blocks_.find(name);
-      if (found != blocks_.end()) bytes = found->second.waiting;
+      if (found != blocks_.end()) block = found->second.waiting;
     }
-    if (bytes == nullptr) continue;  // it was forgotten, or is written already
-    OnWritten(name, bytes, Write(name, *bytes));
+    if (block == nullptr) continue;  // it was forgotten, or is written already
+    OnWritten(name, block, Write(name, *block));
   }
 }
 
-void KvStore::OnWritten(const KvName& name, const std::shared_ptr<const std::string>& bytes,
+void KvStore::OnWritten(const KvName& name, const std::shared_ptr<const Unwritten>& block,
                         const absl::Status& status) {
   absl::MutexLock lock(mu_);
   const auto found = blocks_.find(name);
-  const bool is_wanted = found != blocks_.end() && found->second.waiting == bytes;
+  const bool is_wanted = found != blocks_.end() && found->second.waiting == block;
   if (status.ok() && is_wanted) {
     waiting_bytes_ -= found->second.bytes;
     found->second.waiting = nullptr;

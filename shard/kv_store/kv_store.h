@@ -3,7 +3,7 @@
 // coordinator decides what is kept and for how long (coordinator/scheduler/kv_index.h).
 //
 //   FOLDER/key                        the secret that all blocks are encrypted with, mode 0600
-//   FOLDER/<hash>/lock                one store at a time
+//   FOLDER/<hash>/lock, about         one store at a time; what it is of (kv_folder.h)
 //   FOLDER/<hash>/<encrypted name>    a block (kv_cipher.h), mode 0600
 //
 // <hash> is of all that decides which bytes are right: the model, the layers, the type of the
@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/node.pb.h"
 #include "shard/kv_store/kv_block.h"
 #include "shard/kv_store/kv_cipher.h"
 
@@ -35,6 +36,7 @@ class KvStore {
   struct Options {
     std::string folder;             // of all stores of the node; made if it is not there
     std::string identity;           // of the blocks, as above
+    wire::KvCacheAbout about;       // the same for people
     uint64_t bytes_max = 0;         // of this store's files
     uint64_t others_bytes_max = 0;  // of stores that nobody has open; the oldest are removed
   };
@@ -46,13 +48,13 @@ class KvStore {
   // Of the blocks that are there, the least recently used first.
   std::vector<KvName> Names() const;
 
-  // Takes a block, if there is not one of that name already. Does not wait for the disk. A block
+  // Takes a block, instead of one of that name that is there. Does not wait for the disk. A block
   // that cannot be kept is lost (TakeLost()), with one line in the log; so are the least recently
   // used ones where there is no room for it. Put the last of a sequence's blocks first.
-  void Put(const KvName& name, std::string bytes);
-  // kNotFound: it is not there; kDataLoss: it is damaged. In both cases it is lost. Blocks on the
-  // disk.
-  absl::StatusOr<std::string> Get(const KvName& name);
+  void Put(const KvCipher::BlockId& id, std::string bytes);
+  // kNotFound: it is not there; kDataLoss: it is damaged, or of another scope. In both cases it is
+  // lost. Blocks on the disk.
+  absl::StatusOr<std::string> Get(const KvCipher::BlockId& id);
   void Forget(const KvName& name);
 
   // The blocks that were lost since the last call.
@@ -60,13 +62,18 @@ class KvStore {
 
   const std::string& folder() const { return folder_; }
   uint64_t bytes_max() const { return bytes_max_; }
+  uint64_t bytes_used() const;  // any thread
 
  private:
+  struct Unwritten {
+    std::string scope;
+    std::string bytes;
+  };
   struct Block {
     uint64_t bytes = 0;  // of its file
     int64_t used = 0;    // when it was taken or read, by the file system's clock
     // To be written, shared with the writer; null: it is on the disk.
-    std::shared_ptr<const std::string> waiting;
+    std::shared_ptr<const Unwritten> waiting;
   };
   // A cipher is of one thread.
   struct Ciphers {
@@ -76,8 +83,8 @@ class KvStore {
   KvStore(std::string folder, Ciphers ciphers, int lock_fd, uint64_t bytes_max);
   void Scan();
   void RunWriter();
-  absl::Status Write(const KvName& name, absl::string_view bytes) const;
-  void OnWritten(const KvName& name, const std::shared_ptr<const std::string>& bytes,
+  absl::Status Write(const KvName& name, const Unwritten& block) const;
+  void OnWritten(const KvName& name, const std::shared_ptr<const Unwritten>& block,
                  const absl::Status& status);
   std::string PathOf(const KvCipher& cipher, const KvName& name) const {
     return folder_ + "/" + cipher.FileOf(name);

@@ -363,9 +363,11 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     return;
   }
   runner_.emplace(spec_, where_, clock_, *std::move(stage));
+  const uint64_t stored_bytes = runner_->stage()->StoredBytes();
   {
     absl::MutexLock lock(mu_);
     n_embd_ = runner_->stage()->facts().n_embd;
+    work_.kv_disk_bytes = stored_bytes;
     serving_ = true;
   }
   std::move(loaded)(runner_->stage()->facts());
@@ -507,9 +509,11 @@ void StageServerImpl::RunStep(wire::Step step, const QueuedFrame& queued) {
     computing_since_us_ = start_us;
   }
   StepRunner::Outcome outcome = runner_->Run(step, queued.frame.payload, start_us);
+  const uint64_t stored_bytes = runner_->stage()->StoredBytes();
   {
     absl::MutexLock lock(mu_);
     work_.busy_us += outcome.compute_us + outcome.sample_us;
+    work_.kv_disk_bytes = stored_bytes;
     computing_since_us_ = 0;
   }
   if (!outcome.status.ok()) {

@@ -88,7 +88,8 @@ class StageServer {
     uint64_t rows = 0;
     uint64_t bytes_in = 0;  // of frames over its links
     uint64_t bytes_out = 0;
-    std::string link_wire;  // of the link to the next stage; empty: none is open
+    uint64_t kv_disk_bytes = 0;  // of KV blocks on the disk, at present
+    std::string link_wire;       // of the link to the next stage; empty: none is open
     std::string link_note;
   };
   virtual Work work() const = 0;

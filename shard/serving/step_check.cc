@@ -87,6 +87,9 @@ absl::Status CheckSequences(const wire::Step& step, const StepLimits& limits) {
     if (edit.blocks().size() % kKvNameBytes != 0) {
       return Wrong(id, absl::StrCat("names of KV blocks in ", edit.blocks().size(), " bytes"));
     }
+    if (edit.scope().size() > kKvScopeBytesMax) {
+      return Wrong(id, absl::StrCat("a scope of ", edit.scope().size(), " bytes"));
+    }
   }
   return absl::OkStatus();
 }

@@ -158,8 +158,14 @@ void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage) {
                      absl::StrCat(facts.n_ctx), absl::StrCat(facts.n_seq_max), spec.device(),
                      versions.llama(), versions.ggml()},
                     "\n");
+  wire::KvCacheAbout about;
+  about.set_model_id(spec.model_id());
+  about.set_model_name(spec.model_name().empty() ? ModelFileStem(spec.model_path())
+                                                 : spec.model_name());
+  *about.mutable_layers() = spec.layers();
   auto store = KvStore::Open({.folder = request.kv_store().folder(),
                               .identity = identity,
+                              .about = about,
                               .bytes_max = request.kv_store().bytes_max(),
                               .others_bytes_max = request.kv_store().others_bytes_max()});
   if (store.ok()) {

@@ -244,6 +244,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
       work->set_rows(done.rows);
       work->set_bytes_in(done.bytes_in);
       work->set_bytes_out(done.bytes_out);
+      work->set_kv_disk_bytes(done.kv_disk_bytes);
       *work->mutable_activations() = stage->activations();
       work->set_link_wire(done.link_wire);
       work->set_link_note(done.link_note);

@@ -1,5 +1,7 @@
 // Prompts that were processed once are not processed again: real nodes, with what is on their
 // disks.
+#include <signal.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -110,6 +112,66 @@ TEST_F(KeptPrompts, SlotsThatWereGivenToOthersAreLoaded) {
   const uint32_t cached = Ask(other).cached_tokens;
   EXPECT_GT(cached, 0u);
   EXPECT_LT(cached, again.cached_tokens);
+}
+
+TEST_F(KeptPrompts, AreShownAndForgotten) {
+  ASSERT_GT(Ask(prompt_).prompt_tokens, 300u);
+  const auto kept = [this] {
+    Json shown = Run(1, {"cache", "show", "--json"});
+    EXPECT_TRUE(shown.is_object()) << shown;
+    return shown;
+  };
+  EXPECT_TRUE(Eventually([&] {
+    const Json shown = kept();
+    return shown["nodes"].size() == 2 && std::ranges::all_of(shown["nodes"], [&](const Json& node) {
+             return node["caches"].size() == 1 && node["caches"][0]["model"] == name_ &&
+                    node["caches"][0]["loaded"] == true && node["caches"][0]["blocks"] >= 4;
+           });
+  }));
+  EXPECT_TRUE(Eventually([&] { return Node(0, 0)["stages"][0]["kv_disk_bytes"] > 0; }));
+  const auto clear = [this](const std::string& model) {
+    return Run(0, {"cache", "clear", model, "--json"});
+  };
+  const Json unknown = clear("No such model");
+  ASSERT_TRUE(unknown.is_string());
+  EXPECT_NE(unknown.get<std::string>().find("no prompts of No such model are kept"),
+            std::string::npos);
+  EXPECT_EQ(clear(name_)["cleared"], Json::array({name_}));
+  EXPECT_TRUE(Eventually([&] { return Blocks(0).empty() && Blocks(1).empty(); }));
+  EXPECT_EQ(Ask(prompt_).cached_tokens, 0u) << "neither in a slot";
+
+  // The same where the model is not loaded.
+  EXPECT_TRUE(Eventually([&] { return Blocks(0).size() >= 4; }));
+  ASSERT_TRUE(Run(0, {"unload", name_, "--json"}).is_object());
+  const Json cleared = Run(1, {"cache", "clear", "--json"});
+  EXPECT_GT(cleared["freed_bytes"], 0) << cleared;
+  EXPECT_TRUE(kept()["nodes"][0]["caches"].empty());
+  EXPECT_TRUE(Blocks(1).empty());
+}
+
+TEST_F(KeptPrompts, ARequestMayHaveNothingKept) {
+  for (int i = 0; i < 2; ++i) {
+    const Json done = Completion(
+        0, {{"model", name_}, {"prompt", prompt_}, {"max_tokens", 4}, {"cache_prompt", false}});
+    EXPECT_EQ(done["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  }
+  EXPECT_TRUE(Blocks(0).empty());
+}
+
+TEST_F(KeptPrompts, AWorkerThatDiesCostsNoPrompt) {
+  Json body = Json{{"model", name_},   {"prompt", prompt_},  {"max_tokens", 400},
+                   {"temperature", 0}, {"ignore_eos", true}, {"stream", true}};
+  testing::HttpClient client(ports_[0]);
+  ASSERT_TRUE(client.Post("/v1/completions", body.dump()));
+  ASSERT_TRUE(Eventually([this] { return Metric("strata_kv_blocks") >= 5; }));
+  const Json stages = Node(0, 1)["stages"];
+  ASSERT_EQ(stages.size(), 1u);
+  ASSERT_EQ(kill(stages[0]["worker_pid"].get<int>(), SIGKILL), 0);
+  const testing::HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body.find("error"), std::string::npos) << reply.body.substr(0, 2000);
+  EXPECT_NE(reply.body.find("[DONE]"), std::string::npos);
+  EXPECT_GE(Metric("strata_prompt_tokens_loaded_total"), 300);
 }
 
 class KeptNowhere : public KeptPrompts {

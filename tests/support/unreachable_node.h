@@ -28,6 +28,8 @@ class UnreachableNode : public NodeClient {
   absl::StatusOr<wire::ListLocalModelsResponse> ListLocalModels(int64_t) override {
     return Nobody();
   }
+  absl::StatusOr<wire::ListKvCachesResponse> ListKvCaches(int64_t) override { return Nobody(); }
+  absl::StatusOr<uint64_t> ClearKvCaches(const std::string&, int64_t) override { return Nobody(); }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
     return Nobody();
   }

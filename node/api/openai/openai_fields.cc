@@ -57,6 +57,7 @@ std::vector<ApiField> MakeFields() {
       {"dry_sequence_breakers", kSupported},
       {"grammar", kSupported},
       {"ignore_eos", kSupported},
+      {"cache_prompt", kSupported},
       {"json_schema", kSupported},
       {"min_p", kSupported},
       {"mirostat", kSupported},
@@ -78,6 +79,7 @@ std::vector<ApiField> MakeFields() {
       // Strata's.
       {"speculate", kSupported},
       // vLLM's.
+      {"cache_salt", kSupported},
       {"add_special_tokens", kSupported, "[]", false, true},
       {"add_generation_prompt", kSupported, "[]", true, false},
       {"chat_template_kwargs", kSupported, "[]", true, false},
@@ -134,7 +136,6 @@ std::vector<ApiField> MakeFields() {
       {"add_special_tokens", kRefused, "[false]", true, false},
       {"allowed_token_ids", kRefused},
       {"bad_words", kRefused},
-      {"cache_salt", kRefused},
       {"chat_template", kRefused},
       {"ebnf", kRefused},
       {"echo", kRefused, "[false]", true, false},
@@ -151,7 +152,6 @@ std::vector<ApiField> MakeFields() {
       {"use_beam_search", kRefused, "[false]"},
       {"vllm_xargs", kRefused},
 
-      {"cache_prompt", kNoEffect},  // prompts are always cached
       {"dynatemp_exponent", kNoEffect},
       {"early_stopping", kNoEffect},  // this and the next belong to beam search
       {"length_penalty", kNoEffect},

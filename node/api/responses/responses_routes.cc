@@ -42,7 +42,7 @@ std::string WithIds(Json items, const std::string& key) {
 
 std::optional<ResponsesRequest> Parse(ApiBackend* backend, ResponseStore* store,
                                       const SharedExchange& exchange) {
-  auto parsed = ParseResponses(exchange->TakeBody(), exchange->http.client, store);
+  auto parsed = ParseResponses(exchange->TakeBody(), exchange->Owner(), store);
   if (parsed.ok()) return *std::move(parsed);
   backend->Refuse(exchange, parsed.status());
   return std::nullopt;
@@ -59,8 +59,8 @@ void Create(ApiBackend* backend, const SharedStore& store, const SharedExchange&
     // Shared with copies of the callback: it may be large.
     const auto input =
         std::make_shared<const std::string>(WithIds(std::move(request->items), options.key));
-    options.on_end = [store, client = exchange->http.client, input](const std::string& id,
-                                                                    StoredResponse response) {
+    options.on_end = [store, client = exchange->Owner(), input](const std::string& id,
+                                                                StoredResponse response) {
       response.input = *input;
       store->Put(client, id, std::move(response));
     };
@@ -124,7 +124,7 @@ void ListInput(const StoredResponse& stored, const SharedExchange& exchange) {
 void Show(const SharedStore& store, const SharedExchange& exchange) {
   const std::string rest = RestOfPath(exchange->http.path, kPath);
   const std::string id(absl::StripSuffix(rest, kInputItems));
-  const auto stored = store->Find(exchange->http.client, id);
+  const auto stored = store->Find(exchange->Owner(), id);
   if (stored == nullptr) {
     NotFound(id, exchange);
   } else if (absl::EndsWith(rest, kInputItems)) {
@@ -138,7 +138,7 @@ void Show(const SharedStore& store, const SharedExchange& exchange) {
 
 void Delete(const SharedStore& store, const SharedExchange& exchange) {
   const std::string id = RestOfPath(exchange->http.path, kPath);
-  if (!store->Erase(exchange->http.client, id)) {
+  if (!store->Erase(exchange->Owner(), id)) {
     NotFound(id, exchange);
     return;
   }

@@ -380,8 +380,8 @@ class FakeStages {
       const size_t n = are_states ? KvStateLength(name) : kKvBlockTokens;
       const size_t begin = std::exchange(from, from + n);
       const bool is_there = are_states ? n == slot.size() && begin == 0 : from <= slot.size();
-      if (store->contains(name)) continue;
-      if (!is_there || store->size() >= facts_.kv_blocks_max) {
+      const bool has_room = store->contains(name) || store->size() < facts_.kv_blocks_max;
+      if (!is_there || !has_room) {
         lost_blocks_ += JoinKvNames({&name, 1});
         continue;
       }

@@ -2,8 +2,10 @@
 
 #include <numeric>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/scheduler/ngram_index.h"
 #include "gtest/gtest.h"
 
@@ -64,6 +66,33 @@ TEST(NgramDrafter, GoesOnWithItsDraftsWhereATextRepeatsItself) {
   NgramDrafter drafter;
   drafter.Begin({.request = 1, .tokens = Tokens{5, 6, 7, 5, 6, 7, 5, 6}, .adapts = false});
   EXPECT_EQ(DraftsFor(&drafter, 1, 7), (Tokens{7, 5, 6, 7, 5, 6, 7}));
+}
+
+TEST(NgramDrafter, KnowsTextsOfItsScopeOnly) {
+  NgramDrafter drafter;
+  const auto drafts = [&](const char* scope) {
+    drafter.Begin({.request = 9, .tokens = Tokens{1, 2}, .adapts = false, .scope = scope});
+    const Tokens found = DraftsFor(&drafter, 9, 2);
+    drafter.End(9);
+    return found;
+  };
+  drafter.Begin({.request = 1, .tokens = Tokens{1, 2, 3, 4}, .scope = "a"});
+  drafter.End(1);
+  EXPECT_EQ(drafts("b"), Tokens());
+  EXPECT_EQ(drafts("a"), (Tokens{3, 4}));
+  // One that is not to be kept is known to nobody, and takes no scope's place.
+  drafter.Begin({.request = 2, .tokens = Tokens{1, 2, 8, 9}, .scope = "a", .is_kept = false});
+  drafter.End(2);
+  EXPECT_EQ(drafts("a"), (Tokens{3, 4}));
+  for (size_t i = 0; i < NgramDrafter::kScopesMax; ++i) {
+    const std::string scope = absl::StrCat("of another ", i);
+    drafter.Begin({.request = 3, .tokens = Tokens{1, 2, 5, 6}, .scope = scope});
+    drafter.End(3);
+  }
+  EXPECT_EQ(drafts("a"), Tokens()) << "there are more scopes than places";
+  EXPECT_EQ(drafts("of another 7"), (Tokens{5, 6}));
+  drafter.ForgetEnded();
+  EXPECT_EQ(drafts("of another 7"), Tokens());
 }
 
 TEST(NgramDrafter, KnowsRecentTextsOnly) {

@@ -81,6 +81,7 @@ class RandomRun {
       if (Pick(0, 9) == 0) Leave();
       if (restarts_ && Pick(0, 99) == 0) Restart();
       if (failures_per_mille_ > 0 && Pick(0, 29) == 0) LoseBlock();
+      if (Pick(0, 199) == 0) sim_.scheduler.ForgetKept();
       for (uint32_t n = Pick(0, 6); n > 0; --n) sim_.Next();
       const SchedulerStats stats = sim_.scheduler.Stats();
       ASSERT_LE(stats.kv_cells_used, stats.kv_cells);
@@ -158,6 +159,7 @@ class RandomRun {
     GenerationRequest request;
     request.client = absl::StrCat("client ", Pick(0, 3));
     request.cache_scope = Pick(0, 3) == 0 ? "one of them" : "";
+    request.no_cache = Pick(0, 19) == 0;
     if (Flip()) {
       const std::vector<int32_t>& beginning = beginnings_[Pick(0, 2)];
       request.prompt.assign(beginning.begin(),

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +84,7 @@ class SchedulerSim {
     while (auto step = scheduler.NextStep(now_us)) {
       std::optional<FakeFault> fault;
       if (make_fault) fault = make_fault(*step);
+      edited_.push_back(SlotsEdited(*step));
       in_flight_.push_back(stages->Submit(*step, now_us, fault));
       ++n_steps;
     }
@@ -98,6 +100,7 @@ class SchedulerSim {
     if (in_flight_.empty()) return false;
     FakeStages::Outcome outcome = std::move(in_flight_.front());
     in_flight_.pop_front();
+    edited_.pop_front();
     now_us = std::max(now_us, outcome.at_us);
     if (outcome.result) {
       scheduler.OnResult(*outcome.result, now_us);
@@ -118,6 +121,7 @@ class SchedulerSim {
   void Restart(const PipelineFacts& facts) {
     facts_ = facts;
     in_flight_.clear();
+    edited_.clear();
     std::vector<FakeStages::Store> disks = std::move(stages->stores());
     stages.emplace(facts, costs_);
     disks.resize(facts.n_stages);
@@ -128,6 +132,7 @@ class SchedulerSim {
   // The caches move with the sequences. False: the sequences are fed again.
   bool Move() {
     in_flight_.clear();
+    edited_.clear();
     stages->Carry();
     facts_.kv_blocks = stages->StoredBlocks();
     return scheduler.Restart(facts_, SlotContents::kAsBefore, /*broke=*/false, now_us);
@@ -175,9 +180,29 @@ class SchedulerSim {
   int n_steps = 0;
 
  private:
+  // By the step. What stages are to store is not in doubt: no edit of it may still fail in some.
+  std::set<int32_t> SlotsEdited(const wire::Step& step) {
+    std::set<int32_t> slots;
+    for (const wire::KvEdit& edit : step.edits()) {
+      switch (edit.kind()) {
+        case wire::KvEdit::STORE:
+          EXPECT_FALSE(slots.contains(edit.slot()));
+          for (const auto& edited : edited_) EXPECT_FALSE(edited.contains(edit.slot()));
+          break;
+        case wire::KvEdit::SAVE:
+        case wire::KvEdit::FORGET:
+          break;
+        default:
+          slots.insert(edit.slot());
+      }
+    }
+    return slots;
+  }
+
   PipelineFacts facts_;
   const FakeCosts costs_;
   std::deque<FakeStages::Outcome> in_flight_;
+  std::deque<std::set<int32_t>> edited_;  // of each
 };
 
 }  // namespace strata

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/scheduler/kv_index.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/scheduler/scheduler_sim.h"
 
@@ -91,12 +92,6 @@ TEST_F(SchedulerStore, ScopesDoNotShare) {
   EXPECT_EQ(Run(Text(1, 200), "token a"), 192u);
 }
 
-TEST(CacheScope, IsATokenOrThatOfAllWithoutOne) {
-  EXPECT_EQ(CacheScopeOf("token ann"), "token ann");
-  EXPECT_EQ(CacheScopeOf("192.168.1.2"), "");
-  EXPECT_EQ(CacheScopeOf(""), "");
-}
-
 TEST_F(SchedulerStore, ABlockThatAStageLacksIsNotLoaded) {
   Run(Text(1, 300));
   const std::vector<KvName> names = KvNamesOf("", Text(1, 300));
@@ -169,6 +164,63 @@ TEST_F(SchedulerStore, APreemptedSequenceIsLoaded) {
   const SchedulerStats stats = sim_.scheduler.Stats();
   EXPECT_GT(stats.preemptions, 0u);
   EXPECT_LT(stats.rows, 2 * 450 + 200u) << "the prompt was fed twice";
+}
+
+// Else all stages would feed what was there long before the loss.
+TEST_F(SchedulerStore, ASequenceThatIsNotAtItsEndIsLoadedByOtherStages) {
+  GenerationRequest request = MakeRequest(Text(1, 600), 300);
+  request.sampler.set_seed(FakeStages::kEndlessSeed);
+  ASSERT_TRUE(sim_.Add(std::move(request)).ok());
+  while (sim_.scheduler.Stats().tokens < 2) ASSERT_TRUE(sim_.Next());
+  EXPECT_EQ(OnDisk(0), 9u) << "the prompt";
+  sim_.Restart(facts_);
+  const uint64_t rows = sim_.scheduler.Stats().rows;
+  while (sim_.scheduler.Stats().tokens < 4) ASSERT_TRUE(sim_.Next());
+  EXPECT_LT(sim_.scheduler.Stats().rows, rows + 40);
+  // What is generated is stored in growing steps.
+  while (sim_.scheduler.Stats().tokens < 295) ASSERT_TRUE(sim_.Next());
+  EXPECT_EQ(OnDisk(0), 13u);
+  sim_.RunToEnd();
+  sim_.ExpectRequestsAsAlone();
+}
+
+TEST_F(SchedulerStore, ARequestMayUseNoCache) {
+  Run(Text(1, 300));
+  const auto run = [this] {
+    GenerationRequest request = MakeRequest(Text(1, 300), 4);
+    request.no_cache = true;
+    request.sampler.set_seed(FakeStages::kEndlessSeed);
+    const auto id = sim_.Add(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status();
+    sim_.RunToEnd();
+    return sim_.seen.at(*id).end->usage.cached_tokens;
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(run(), 0u);
+  EXPECT_EQ(OnDisk(0), 4u) << "nothing is added";
+  EXPECT_EQ(Run(Text(1, 300)), 299u) << "nor lost";
+}
+
+TEST_F(SchedulerStore, WhatIsForgottenIsNeitherInSlotsNorOnDisks) {
+  Run(Text(1, 300));
+  GenerationRequest request = MakeRequest(Text(300, 300), 40);
+  request.sampler.set_seed(FakeStages::kEndlessSeed);
+  ASSERT_TRUE(sim_.Add(std::move(request)).ok());
+  while (sim_.scheduler.Stats().tokens < 10) ASSERT_TRUE(sim_.Next());
+  sim_.scheduler.ForgetKept();
+  EXPECT_EQ(sim_.scheduler.Stats().slots_kept, 0u);
+  sim_.RunToEnd();
+  EXPECT_EQ(OnDisk(0), 5u) << "of the request that went on";
+  EXPECT_EQ(Run(Text(1, 300)), 0u);
+  sim_.scheduler.ForgetKept();
+  sim_.RunToEnd();
+  EXPECT_EQ(OnDisk(0), 0u) << "an idle pipeline does so at once";
+  sim_.ExpectRequestsAsAlone();
+}
+
+TEST_F(SchedulerStore, AScopeHasItsBound) {
+  GenerationRequest request = MakeRequest(Text(1, 30), 4);
+  request.cache_scope = std::string(kCacheScopeBytesMax + 1, 'x');
+  EXPECT_TRUE(absl::IsInvalidArgument(sim_.Add(std::move(request)).status()));
 }
 
 TEST_F(SchedulerStore, NothingIsStoredOfWhatHasNoEnd) {
@@ -264,6 +316,27 @@ TEST(SchedulerStoreAgents, LittleMoreIsComputedThanWhatIsNew) {
   EXPECT_EQ(conversations[0].size(), 15'500u);
   EXPECT_LE(static_cast<double>(sim.scheduler.Stats().rows), 1.1 * static_cast<double>(n_new));
   sim.ExpectRequestsAsAlone();
+}
+
+TEST(KvIndex, AnyNumberOfBeginningsTakesNoMoreThanItsRoom) {
+  KvIndex index(StoringFacts(/*kv_blocks_max=*/500));
+  size_t dropped = 0;
+  for (uint32_t i = 0; i < 100'000; ++i) {
+    const std::vector<KvName> names =
+        KvStateNamesOf("", std::vector<int32_t>(1 + i % 70, static_cast<int32_t>(i)), {1 + i % 70});
+    const KvIndex::Added added = index.Add(names);
+    EXPECT_EQ(added.end, 1u);
+    dropped += added.dropped.size();
+    index.Confirm(names);
+  }
+  EXPECT_EQ(dropped, 100'000u - 500u);
+  EXPECT_EQ(index.n_kept(), 500u);
+  const std::vector<int32_t> last(1 + 99'999 % 70, 99'999);
+  ASSERT_TRUE(index.FindState("", last).has_value());
+  EXPECT_EQ(KvStateLength(*index.FindState("", last)), last.size());
+  EXPECT_FALSE(index.FindState("", std::vector<int32_t>(70, 7)).has_value()) << "long gone";
+  EXPECT_EQ(index.ForgetAll().size(), 500u);
+  EXPECT_FALSE(index.FindState("", last).has_value());
 }
 
 TEST(SchedulerStoreOff, WhatCannotBeSharedIsNotStored) {

@@ -62,6 +62,19 @@ TEST_F(ApiTokensTest, ATokenIsAdmitted) {
   EXPECT_THAT(Admit(absl::AsciiStrToUpper(text)).status, IsOk());
 }
 
+TEST_F(ApiTokensTest, WhatIsKeptForATokenIsLostWithItsText) {
+  const std::string text = Add("kitchen");
+  const std::string scope = Admit(text).grant.cache_scope();
+  EXPECT_EQ(scope.size(), 32u);
+  EXPECT_EQ(Admit(text).grant.cache_scope(), scope);
+  EXPECT_NE(Admit(Add("garden")).grant.cache_scope(), scope);
+  EXPECT_NE(scope, *ApiTokenHash(text)) << "the file tells it";
+  // Another token of the same name.
+  EXPECT_THAT(RevokeApiToken(path_, "kitchen"), IsOk());
+  EXPECT_NE(Admit(Add("kitchen")).grant.cache_scope(), scope);
+  EXPECT_EQ(ApiTokens::TokenGrant().cache_scope(), "");
+}
+
 TEST_F(ApiTokensTest, ATokenMayDoWhatItsScopesSay) {
   const auto admit = [this](const Secret& text, ApiScope scope) {
     return tokens_->Admit({.text = text.Reveal(), .scope = scope, .now = kNow});

@@ -131,6 +131,9 @@ TEST(DoingText, DescribesTheState) {
   stage.status.mutable_activations()->set_type(wire::F16);
   stage.status.mutable_activations()->set_f32_rows_max(8);
   EXPECT_EQ(doing(wire::StageStatus::SERVING), "idle, sends f32 to 8 rows, then f16");
+  stage.status.set_kv_disk_bytes(3 << 20);
+  stage.status.clear_activations();
+  EXPECT_EQ(doing(wire::StageStatus::SERVING), "idle, keeps 3.0 MiB of prompts");
 }
 
 TEST(DoingText, HandlesNodesWithoutStates) {

@@ -9,14 +9,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "shard/kv_store/kv_folder.h"
 #include "tests/support/temp_folder.h"
+#include "transport/base/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -28,7 +33,7 @@ KvName Name(int i) { return KvNamesOf("", std::vector<int32_t>(kKvBlockTokens, i
 std::vector<fs::path> FilesOf(const KvStore& store) {
   std::vector<fs::path> files;
   for (const auto& file : fs::directory_iterator(store.folder())) {
-    if (file.path().filename() != "lock") files.push_back(file.path());
+    if (file.path().filename().string().size() == 2 * kKvNameBytes) files.push_back(file.path());
   }
   return files;
 }
@@ -51,50 +56,67 @@ class KvStoreTest : public ::testing::Test {
 
 TEST_F(KvStoreTest, KeepsBlocksAlsoWhenItIsOpenedAgain) {
   std::unique_ptr<KvStore> store = Open();
-  store->Put(Name(1), "one");
-  store->Put(Name(2), std::string(100'000, '2'));
-  EXPECT_EQ(*store->Get(Name(1)), "one") << "before it is written, or behind";
+  store->Put({Name(1), ""}, "one");
+  store->Put({Name(2), ""}, std::string(100'000, '2'));
+  EXPECT_EQ(*store->Get({Name(1), ""}), "one") << "before it is written, or behind";
   store.reset();
   store = Open();
-  EXPECT_EQ(*store->Get(Name(1)), "one");
-  EXPECT_EQ(*store->Get(Name(2)), std::string(100'000, '2'));
+  EXPECT_EQ(*store->Get({Name(1), ""}), "one");
+  EXPECT_EQ(*store->Get({Name(2), ""}), std::string(100'000, '2'));
   EXPECT_TRUE(store->TakeLost().empty());
-  EXPECT_TRUE(absl::IsNotFound(store->Get(Name(3)).status()));
+  EXPECT_TRUE(absl::IsNotFound(store->Get({Name(3), ""}).status()));
   EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(3)});
   EXPECT_TRUE(store->TakeLost().empty());
 }
 
 TEST_F(KvStoreTest, ForgottenBlocksLeaveTheDisk) {
   std::unique_ptr<KvStore> store = Open();
-  for (int i = 0; i < 20; ++i) store->Put(Name(i), absl::StrCat(i));
+  for (int i = 0; i < 20; ++i) store->Put({Name(i), ""}, absl::StrCat(i));
   for (int i = 0; i < 19; ++i) store->Forget(Name(i));  // written or not
   store->Forget(Name(99));
-  store->Put(Name(0), "again");
+  store->Put({Name(0), ""}, "again");
   store.reset();
   store = Open();
   EXPECT_EQ(FilesOf(*store).size(), 2u);
-  EXPECT_EQ(*store->Get(Name(0)), "again");
-  EXPECT_EQ(*store->Get(Name(19)), "19");
+  EXPECT_EQ(*store->Get({Name(0), ""}), "again");
+  EXPECT_EQ(*store->Get({Name(19), ""}), "19");
 }
 
 TEST_F(KvStoreTest, NamesTheLeastRecentlyUsedFirst) {
   std::unique_ptr<KvStore> store = Open();
-  for (int i = 0; i < 3; ++i) store->Put(Name(i), "x");
+  for (int i = 0; i < 3; ++i) store->Put({Name(i), ""}, "x");
   store.reset();
   store = Open();
   // The file system's clock may be coarse.
   const timespec old[2] = {{.tv_sec = 1'000'000}, {.tv_sec = 1'000'000}};
   for (const fs::path& file : FilesOf(*store)) utimensat(AT_FDCWD, file.c_str(), old, 0);
-  EXPECT_TRUE(store->Get(Name(1)).ok());
+  EXPECT_TRUE(store->Get({Name(1), ""}).ok());
   store.reset();
   store = Open();
   ASSERT_EQ(store->Names().size(), 3u);
   EXPECT_EQ(store->Names().back(), Name(1));
 }
 
+TEST_F(KvStoreTest, AClockThatWasSetBackLosesNothingButTheOrder) {
+  std::unique_ptr<KvStore> store = Open("a model", 3500);
+  for (int i = 0; i < 3; ++i) store->Put({Name(i), ""}, std::string(1000, 'x'));
+  store.reset();
+  store = Open("a model", 3500);
+  const timespec late[2] = {{.tv_sec = 4'000'000'000}, {.tv_sec = 4'000'000'000}};
+  for (const fs::path& file : FilesOf(*store)) utimensat(AT_FDCWD, file.c_str(), late, 0);
+  store.reset();
+  store = Open("a model", 3500);
+  EXPECT_EQ(store->Names().size(), 3u);
+  for (int i = 3; i < 6; ++i) store->Put({Name(i), ""}, std::string(1000, 'x'));
+  EXPECT_EQ(store->Names().size(), 3u);
+  EXPECT_EQ(store->TakeLost().size(), 3u);
+  EXPECT_LE(store->bytes_used(), 3500u);
+  EXPECT_EQ(ListKvFolders(Folder()).size(), 1u);
+}
+
 TEST_F(KvStoreTest, ADamagedBlockIsNotReturned) {
   std::unique_ptr<KvStore> store = Open();
-  for (int i = 0; i < 4; ++i) store->Put(Name(i), std::string(1000, 'x'));
+  for (int i = 0; i < 4; ++i) store->Put({Name(i), ""}, std::string(1000, 'x'));
   store.reset();
   store = Open();
   const std::vector<fs::path> files = FilesOf(*store);
@@ -107,20 +129,20 @@ TEST_F(KvStoreTest, ADamagedBlockIsNotReturned) {
   fs::rename(Folder() + "/aside", files[3]);
   std::vector<KvName> damaged;
   for (int i = 0; i < 4; ++i) {
-    const auto block = store->Get(Name(i));
+    const auto block = store->Get({Name(i), ""});
     EXPECT_TRUE(absl::IsDataLoss(block.status())) << block.status();
     damaged.push_back(Name(i));
   }
   EXPECT_EQ(store->TakeLost(), damaged);
   EXPECT_TRUE(FilesOf(*store).empty()) << "they are of no use";
-  store->Put(Name(0), "new");
-  EXPECT_EQ(*store->Get(Name(0)), "new");
+  store->Put({Name(0), ""}, "new");
+  EXPECT_EQ(*store->Get({Name(0), ""}), "new");
 }
 
 TEST_F(KvStoreTest, NothingOnTheDiskTellsWhatItIsOf) {
   std::unique_ptr<KvStore> store = Open();
   const std::string secret = "what somebody has asked";
-  store->Put(Name(1), secret);
+  store->Put({Name(1), ""}, secret);
   const std::string folder = store->folder();
   store.reset();
   for (const auto& file : fs::recursive_directory_iterator(Folder())) {
@@ -139,14 +161,60 @@ TEST_F(KvStoreTest, NothingOnTheDiskTellsWhatItIsOf) {
 }
 
 TEST_F(KvStoreTest, AnotherIdentityOrKeyFindsNothing) {
-  Open()->Put(Name(1), "one");
+  Open()->Put({Name(1), ""}, "one");
   std::unique_ptr<KvStore> other = Open("another model");
   EXPECT_TRUE(other->Names().empty());
-  EXPECT_TRUE(absl::IsNotFound(other->Get(Name(1)).status()));
+  EXPECT_TRUE(absl::IsNotFound(other->Get({Name(1), ""}).status()));
   other.reset();
   // A folder that was copied from another machine has another key.
   fs::remove(Folder() + "/key");
   EXPECT_TRUE(Open()->Names().empty());
+}
+
+TEST_F(KvStoreTest, ABlockIsReadWithItsScopeAlone) {
+  std::unique_ptr<KvStore> store = Open();
+  store->Put({Name(1), "a token"}, "one");
+  store->Put({Name(2), ""}, "two");
+  store.reset();
+  store = Open();
+  EXPECT_EQ(*store->Get({Name(1), "a token"}), "one");
+  EXPECT_EQ(*store->Get({Name(2), ""}), "two");
+  // Whoever has the node's key and the names, but not the token.
+  EXPECT_TRUE(absl::IsDataLoss(store->Get({Name(1), ""}).status()));
+  EXPECT_TRUE(absl::IsDataLoss(store->Get({Name(2), "a token"}).status()));
+}
+
+TEST_F(KvStoreTest, FoldersAreListedAndClearedWhereNobodyHasThemOpen) {
+  const auto open = [this](const std::string& model) {
+    KvStore::Options options = {.folder = Folder(), .identity = model, .bytes_max = 1 << 20};
+    options.about.set_model_id(model);
+    options.about.set_model_name("The " + model);
+    options.about.mutable_layers()->set_end(7);
+    options.others_bytes_max = 1 << 20;
+    return *KvStore::Open(std::move(options));
+  };
+  for (const char* model : {"one", "two"}) open(model)->Put({Name(1), ""}, std::string(1000, 'x'));
+  const std::unique_ptr<KvStore> store = open("three");
+  store->Put({Name(1), ""}, "x");
+  std::map<std::string, wire::KvCache> caches;
+  for (const KvFolder& folder : ListKvFolders(Folder())) {
+    caches[folder.cache.about().model_name()] = folder.cache;
+  }
+  ASSERT_EQ(caches.size(), 3u);
+  EXPECT_EQ(caches["The one"].blocks(), 1u);
+  EXPECT_EQ(caches["The one"].bytes(), 1000 + kKvSealBytes);
+  EXPECT_EQ(caches["The one"].about().layers().end(), 7u);
+  EXPECT_NEAR(static_cast<double>(caches["The one"].used_unix_s()),
+              static_cast<double>(absl::ToUnixSeconds(WallNow())), 60);
+  EXPECT_FALSE(caches["The one"].loaded());
+  EXPECT_TRUE(caches["The three"].loaded());
+
+  EXPECT_EQ(ClearKvFolders(Folder(), "one"), 1000 + kKvSealBytes);
+  EXPECT_EQ(ListKvFolders(Folder()).size(), 2u);
+  EXPECT_EQ(ClearKvFolders(Folder(), ""), 1000 + kKvSealBytes);
+  EXPECT_EQ(ListKvFolders(Folder()).size(), 1u) << "that of a stage stays";
+  EXPECT_EQ(*store->Get({Name(1), ""}), "x");
+  EXPECT_EQ(ClearKvFolders(folder_ + "/nothing", ""), 0u);
 }
 
 TEST_F(KvStoreTest, OneAtATime) {
@@ -157,25 +225,25 @@ TEST_F(KvStoreTest, OneAtATime) {
 
 TEST_F(KvStoreTest, MoreThanItsBytesAreLost) {
   std::unique_ptr<KvStore> store = Open("a model", 2500);
-  for (int i = 0; i < 2; ++i) store->Put(Name(i), std::string(1000, 'x'));
-  EXPECT_TRUE(store->Get(Name(0)).ok());
-  store->Put(Name(2), std::string(1000, 'x'));
+  for (int i = 0; i < 2; ++i) store->Put({Name(i), ""}, std::string(1000, 'x'));
+  EXPECT_TRUE(store->Get({Name(0), ""}).ok());
+  store->Put({Name(2), ""}, std::string(1000, 'x'));
   EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(1)}) << "the least recently used one";
-  store->Put(Name(3), std::string(3000, 'x'));
+  store->Put({Name(3), ""}, std::string(3000, 'x'));
   EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(3)}) << "there is never room for it";
-  EXPECT_TRUE(store->Get(Name(0)).ok() && store->Get(Name(2)).ok());
+  EXPECT_TRUE(store->Get({Name(0), ""}).ok() && store->Get({Name(2), ""}).ok());
   // The same after it was opened again.
   store.reset();
   store = Open("a model", 2500);
-  EXPECT_TRUE(store->Get(Name(0)).ok());
-  store->Put(Name(4), std::string(1000, 'x'));
+  EXPECT_TRUE(store->Get({Name(0), ""}).ok());
+  store->Put({Name(4), ""}, std::string(1000, 'x'));
   EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(2)});
 }
 
 TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
   for (const char* identity : {"newer", "old"}) {
     const std::unique_ptr<KvStore> store = Open(identity);
-    store->Put(Name(1), std::string(1000, 'x'));
+    store->Put({Name(1), ""}, std::string(1000, 'x'));
   }
   const std::string old = Open("old")->folder();
   for (const auto& file : fs::directory_iterator(old)) {
@@ -184,9 +252,9 @@ TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
   }
   {
     const std::unique_ptr<KvStore> used = Open("used");
-    used->Put(Name(1), std::string(5000, 'x'));
+    used->Put({Name(1), ""}, std::string(5000, 'x'));
     const std::unique_ptr<KvStore> store = Open("a model", 1000, 1500);
-    EXPECT_EQ(*used->Get(Name(1)), std::string(5000, 'x'));
+    EXPECT_EQ(*used->Get({Name(1), ""}), std::string(5000, 'x'));
   }
   EXPECT_TRUE(Open("old", 1000, 1 << 20)->Names().empty());
   EXPECT_EQ(Open("newer", 1000, 1 << 20)->Names().size(), 1u);
@@ -195,14 +263,14 @@ TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
 TEST_F(KvStoreTest, AFullOrReadOnlyDiskLosesBlocksAndNothingElse) {
   std::unique_ptr<KvStore> store = Open();
   fs::remove_all(store->folder());  // as good as either
-  store->Put(Name(1), "one");
+  store->Put({Name(1), ""}, "one");
   std::vector<KvName> lost;
   for (int i = 0; i < 1000 && lost.empty(); ++i) {
     usleep(10'000);
     lost = store->TakeLost();
   }
   EXPECT_EQ(lost, std::vector<KvName>{Name(1)});
-  EXPECT_TRUE(absl::IsNotFound(store->Get(Name(1)).status()));
+  EXPECT_TRUE(absl::IsNotFound(store->Get({Name(1), ""}).status()));
   std::ofstream(folder_ + "/file") << "no folder";
   const auto none = KvStore::Open({.folder = folder_ + "/file", .identity = "a model"});
   EXPECT_FALSE(none.ok());

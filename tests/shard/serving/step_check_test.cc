@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "shard/kv_store/kv_block.h"
 
 namespace strata {
 namespace {
@@ -128,7 +129,13 @@ INSTANTIATE_TEST_SUITE_P(
                       s.add_edits()->set_kind(wire::KvEdit::LOAD);
                       s.mutable_edits(0)->set_blocks("seventeen letters");
                     },
-                    "names of KV blocks in 17 bytes"}),
+                    "names of KV blocks in 17 bytes"},
+        InvalidStep{"Scope",
+                    [](wire::Step& s) {
+                      s.add_edits()->set_kind(wire::KvEdit::LOAD);
+                      s.mutable_edits(0)->set_scope(std::string(kKvScopeBytesMax + 1, 'x'));
+                    },
+                    "a scope of 65 bytes"}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST(ReadStep, RequiresThePayloadLengthOfItsType) {
