@@ -154,8 +154,9 @@ class LlamaStage final : public Stage {
   // of earlier steps have cost in excess. Errors only where a slot was dropped (kDataLoss).
   absl::Status GatherStreams(const Batch& batch);
   absl::Status ExchangeStreams(SlotStreams::Exchange exchange);
-  // All of a slot's state. kResourceExhausted, kInternal.
-  absl::StatusOr<std::string> ReadState(int32_t slot);
+  // All of a slot's state. kResourceExhausted: it takes more than `bytes_max`, or than is free;
+  // kInternal.
+  absl::StatusOr<std::string> ReadState(int32_t slot, uint64_t bytes_max = UINT64_MAX);
   // Replaces the slot's state; what fails leaves it empty (kDataLoss).
   absl::Status WriteState(int32_t slot, absl::string_view state, uint32_t n_positions);
   absl::Status Trim(int32_t slot, int32_t begin);

@@ -12,18 +12,25 @@
 #include "shard/kv_store/kv_store.h"
 
 namespace strata {
+namespace {
+
+// Of the memory that is free, the part that a copy of a slot for the disk may take: it is a comfort,
+// and not worth that the system kills a stage.
+constexpr uint64_t kStoreMemoryPart = 4;
+
+}  // namespace
 
 Stage::Held LlamaStage::SlotStateOf(int32_t slot) const {
   return {.version = versions_[slot], .positions = static_cast<uint32_t>(next_[slot])};
 }
 
-absl::StatusOr<std::string> LlamaStage::ReadState(int32_t slot) {
+absl::StatusOr<std::string> LlamaStage::ReadState(int32_t slot, uint64_t bytes_max) {
   LogCapture log;
   const size_t size = llama_state_seq_get_size(context_.get(), Sequence(slot));
   const auto no_memory = [size] {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size, " bytes of a cache"));
   };
-  if (size > AvailableBytes()) return no_memory();
+  if (size > std::min(bytes_max, AvailableBytes())) return no_memory();
   std::string state;
   try {
     state.resize(size);
@@ -148,7 +155,7 @@ absl::StatusOr<std::vector<std::string>> LlamaStage::ReadBlocks(const wire::KvEd
                      : names.size() == 1 && length > 0 && KvStateLength(names.front()) == length;
   // Rows of a failed step may be missing.
   if (!has_all || pending_.any()) return absl::UnavailableError("the slot has other positions now");
-  auto state = ReadState(edit.slot());
+  auto state = ReadState(edit.slot(), AvailableBytes() / kStoreMemoryPart);
   if (!state.ok()) return state.status();
   if (SplitsCaches()) {
     return BlocksOf(*state, static_cast<uint32_t>(edit.begin()), kKvBlockTokens, names.size());
