@@ -392,6 +392,7 @@ void UcxWire::Handle(const Message& message) {
     if (absl::IsResourceExhausted(frame.status())) return Break(frame.status());
     reading_ = false;
     greeted_ = true;  // by a Hello; the session closes the link for any other frame
+    hello_by_ = Time::max();
   }
   if (frame.ok()) {
     session_->OnRead(**std::move(frame));
@@ -450,7 +451,7 @@ void UcxWire::Refuse(const absl::Status& status) {
 
 bool UcxWire::quiet(Time now) const {
   core_->AssertHeld();
-  return proven_ && greeted_ && hello_by_ == Time::max() && end_by_ == Time::max() &&
+  return proven_ && greeted_ && end_by_ == Time::max() &&
          now - last_used_ >= std::chrono::milliseconds(kUcxQuietAfterMs);
 }
 

@@ -654,6 +654,18 @@ TEST(UcxLinks, APauseOfThisSideIsNotThePeersSilence) {
   EXPECT_TRUE(acceptor.WaitForFrames(2));
 }
 
+// Both ends ping less often from the same time on, also soon after the link was opened.
+TEST_F(UcxLink, ALinkThatCarriesNothingStays) {
+  Recorder heard;
+  auto link = Dial(diallers_.get(), server_.Offer(), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  std::this_thread::sleep_for(std::chrono::milliseconds(kUcxQuietAfterMs + 3 * kUcxSilenceMs));
+  EXPECT_EQ(server_.heard.n_closed() + heard.n_closed(), 0);
+  const size_t n = server_.heard.n_frames();
+  EXPECT_TRUE((*link)->Send(Step(1)).ok());
+  EXPECT_TRUE(server_.heard.WaitForFrames(n + 1));
+}
+
 // --- copies and lifetimes
 // -----------------------------------------------------------------------
 
