@@ -184,6 +184,11 @@ void ReadContextShift(FieldReader* fields, ApiRequest* request) {
       static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
 }
 
+void ReadCacheUse(FieldReader* fields, ApiRequest* request) {
+  request->no_cache = !fields->Bool("cache_prompt").value_or(true);
+  request->cache_salt = fields->Text("cache_salt").value_or("");
+}
+
 std::optional<wire::Speculation> ReadSpeculation(FieldReader* fields) {
   const auto text = fields->Text("speculate");
   if (!text) return std::nullopt;

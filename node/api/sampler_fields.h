@@ -24,6 +24,8 @@ void ReadTokensMax(FieldReader* fields, std::initializer_list<const char*> names
                    ApiRequest* request);
 // llama.cpp's fields for the context's end.
 void ReadContextShift(FieldReader* fields, ApiRequest* request);
+// "cache_prompt" and "cache_salt".
+void ReadCacheUse(FieldReader* fields, ApiRequest* request);
 // "speculate", our own: auto, off, ngram or draft; nullopt: it is not there.
 std::optional<wire::Speculation> ReadSpeculation(FieldReader* fields);
 // Reports the log-probability of each token, and of the `top` likeliest at its place.

@@ -13,11 +13,13 @@
 #include "node/base/json_line.h"
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
+#include "node/cli/model_names.h"
 #include "node/client/coordinator_client.h"
-#include "node/client/model_alias.h"
 #include "node/client/model_session.h"
+#include "node/hub/local_models.h"
 #include "node/status/status_models.h"
 #include "shard/kv_store/kv_folder.h"
+#include "shard/model/model_file.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/text_table.h"
 
@@ -27,7 +29,6 @@ namespace {
 using Json = nlohmann::json;
 
 std::string UsedText(const wire::KvCache& cache) {
-  if (cache.loaded()) return "now";
   if (cache.blocks() == 0) return "-";
   return absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixSeconds(cache.used_unix_s()),
                           absl::LocalTimeZone());
@@ -37,10 +38,17 @@ std::string NameOf(const wire::KvCacheAbout& about) {
   return about.model_name().empty() ? "?" : about.model_name();
 }
 
-void PrintSilent(const std::vector<std::string>& nodes, const char* what) {
-  for (const std::string& node : nodes) {
-    PrintNote(absl::StrCat(node, " does not answer: ", what));
-  }
+// There is no cluster, and none was named.
+bool IsAlone(const CacheVerbOptions& options, const absl::Status& connected) {
+  return absl::IsUnavailable(connected) && options.client.node.empty();
+}
+
+// A model that is named as other verbs name it, by its id; else as it was given.
+std::string IdOf(const CacheVerbOptions& options) {
+  const std::string meant = WithoutAlias(*options.model, options.client.data_dir);
+  const auto here = FindLocalModel(FindLocalModels(ModelFoldersFromEnvironment()), meant);
+  const auto file = ModelFile::Open(here.ok() ? here->path : ModelPathOf(meant));
+  return file.ok() ? absl::BytesToHexString((*file)->id()) : *options.model;
 }
 
 // What this machine's data dir has.
@@ -79,14 +87,16 @@ absl::StatusOr<wire::ClearKeptPromptsResponse> ClearHere(const CacheVerbOptions&
 
 std::string KeptPromptsTable(const wire::ListKeptPromptsResponse& kept) {
   std::vector<std::vector<std::string>> rows = {
-      {"NODE", "MODEL", "LAYERS", "PROMPTS", "LAST USED"}};
+      {"NODE", "MODEL", "LAYERS", "PROMPTS", "LAST USED", "STATE"}};
   std::vector<std::string> nodes;
   for (const wire::KeptPrompts& node : kept.nodes()) {
     uint64_t bytes = 0;
     for (const wire::KvCache& cache : node.kept().caches()) {
       bytes += cache.bytes();
+      if (cache.blocks() == 0 && !cache.loaded()) continue;  // of a stage that has gone
       rows.push_back({node.node_name(), NameOf(cache.about()), LayersText(cache.about().layers()),
-                      BytesString(cache.bytes()), UsedText(cache)});
+                      BytesString(cache.bytes()), UsedText(cache),
+                      cache.loaded() ? "loaded" : "not loaded"});
     }
     const uint64_t bytes_max = node.kept().bytes_max();
     nodes.push_back(
@@ -125,13 +135,15 @@ absl::Status RunCacheShow(const CacheVerbOptions& options) {
   const auto client = CoordinatorClient::Connect(options.client);
   auto kept = client.ok() ? (*client)->ListKeptPrompts()
                           : absl::StatusOr<wire::ListKeptPromptsResponse>(client.status());
-  if (absl::IsUnavailable(client.status())) {
+  if (IsAlone(options, client.status())) {
     PrintNote("no node answers: this is what the data dir of this machine has");
     kept = ListHere(options);
   }
   if (!kept.ok()) return kept.status();
   if (options.json) return WriteToStdout(KeptPromptsJson(*kept));
-  PrintSilent({kept->silent().begin(), kept->silent().end()}, "what it keeps is left out");
+  for (const std::string& node : kept->silent()) {
+    PrintNote(absl::StrCat(node, " does not answer: what it keeps is left out"));
+  }
   return WriteToStdout(KeptPromptsTable(*kept));
 }
 
@@ -143,26 +155,38 @@ absl::Status RunCacheClear(const CacheVerbOptions& options) {
   const auto client = CoordinatorClient::Connect(options.client);
   auto cleared = client.ok() ? (*client)->ClearKeptPrompts(options.model.value_or(""))
                              : absl::StatusOr<wire::ClearKeptPromptsResponse>(client.status());
-  if (absl::IsUnavailable(client.status())) {
+  if (client.ok() && absl::IsNotFound(cleared.status()) && options.model) {
+    if (const std::string id = IdOf(options); id != *options.model) {
+      cleared = (*client)->ClearKeptPrompts(id);
+    }
+  }
+  if (IsAlone(options, client.status())) {
     PrintNote("no node answers: what the data dir of this machine has is cleared");
     cleared = ClearHere(options);
   }
   if (!cleared.ok()) return cleared.status();
+  absl::Status written;
   if (options.json) {
-    return WriteToStdout(JsonLine(
+    written = WriteToStdout(JsonLine(
         {{"cleared", std::vector<std::string>(cleared->models().begin(), cleared->models().end())},
          {"freed_bytes", cleared->bytes()},
          {"silent",
           std::vector<std::string>(cleared->silent().begin(), cleared->silent().end())}}));
+  } else if (cleared->models().empty()) {
+    written = WriteToStdout("No prompts are kept.\n");
+  } else {
+    std::vector<std::string> models;
+    for (const std::string& name : cleared->models()) {
+      models.push_back(PrintableText::From(name).str());
+    }
+    written = WriteToStdout(absl::StrCat("The prompts of ", absl::StrJoin(models, ", "),
+                                         " are forgotten, ", BytesString(cleared->bytes()),
+                                         " of them on disks\n"));
   }
-  PrintSilent({cleared->silent().begin(), cleared->silent().end()}, "what it keeps stays");
-  if (cleared->models().empty()) return WriteToStdout("No prompts are kept.\n");
-  std::vector<std::string> models;
-  for (const std::string& name : cleared->models()) {
-    models.push_back(PrintableText::From(name).str());
-  }
-  return WriteToStdout(
-      absl::StrCat("The prompts of ", absl::StrJoin(models, ", "), " are forgotten.\n"));
+  if (!written.ok() || cleared->silent().empty()) return written;
+  return absl::UnavailableError(absl::StrCat(absl::StrJoin(cleared->silent(), ", "),
+                                             " did not answer and may keep some still: clear "
+                                             "again when they are back"));
 }
 
 }  // namespace strata

@@ -197,7 +197,7 @@ int RunCommandLine(int argc, char** argv) {
     StartLogging({});
     const bool clears = app.get_subcommand("cache")->got_subcommand("clear");
     return Finish(clears ? RunCacheClear(line.cache) : RunCacheShow(line.cache),
-                  /*about_models=*/false);
+                  /*about_models=*/true);
   }
   if (app.got_subcommand("alias")) {
     StartLogging({});

@@ -90,7 +90,7 @@ absl::Status RunTokenRevoke(const TokenOptions& options) {
   if (!path.ok()) return path.status();
   if (absl::Status status = RevokeApiToken(*path, options.name); !status.ok()) return status;
   std::cerr << "The token of " << options.name
-            << " is revoked; requests that are running continue to their end\n";
+            << " is revoked, within a second; requests that are running continue to their end\n";
   return absl::OkStatus();
 }
 

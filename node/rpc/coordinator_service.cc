@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -98,7 +100,7 @@ std::vector<absl::StatusOr<Answer>> AskNodes(const ClusterSnapshot& report, cons
 
 // Whether people mean this model by `name`, which `cache show` or `status` has told them.
 bool IsNamed(absl::string_view name, absl::string_view model_name, absl::string_view model_id) {
-  return model_name == name ||
+  return absl::EqualsIgnoreCase(model_name, name) ||
          (name.size() >= kModelIdCharsMin &&
           absl::StartsWith(absl::BytesToHexString(model_id), absl::AsciiStrToLower(name)));
 }
@@ -411,10 +413,14 @@ grpc::Status CoordinatorService::ClearKeptPrompts(grpc::ServerContext* context,
   const auto consider = [&](const std::string& id, const std::string& name) {
     if (request->model().empty() || IsNamed(request->model(), name, id)) models[id] = name;
   };
+  std::set<std::string> kept;  // names, for people
   for (const auto& list : lists) {
     if (!list.ok()) continue;
     for (const wire::KvCache& cache : list->caches()) {
-      consider(cache.about().model_id(), cache.about().model_name());
+      const wire::KvCacheAbout& about = cache.about();
+      consider(about.model_id(), about.model_name());
+      if (cache.blocks() > 0) kept.insert(PrintableText::From(about.model_name()).str());
+      if (models.contains(about.model_id())) response->set_bytes(response->bytes() + cache.bytes());
     }
   }
   const auto loaded = coordinator_->Models();
@@ -422,9 +428,10 @@ grpc::Status CoordinatorService::ClearKeptPrompts(grpc::ServerContext* context,
     consider(model.model_id(), model.name());
   }
   if (models.empty() && !request->model().empty()) {
-    return ToGrpc(absl::NotFoundError(absl::StrCat("no prompts of ",
-                                                   PrintableText::From(request->model()).str(),
-                                                   " are kept; strata cache show lists what is")));
+    return ToGrpc(absl::NotFoundError(
+        absl::StrCat("no prompts of ", PrintableText::From(request->model()).str(), " are kept; ",
+                     kept.empty() ? "nor of any other model"
+                                  : absl::StrCat("those of ", absl::StrJoin(kept, ", "), " are"))));
   }
   for (const auto& [id, name] : models) {
     coordinator_->ForgetKept(id);
@@ -442,11 +449,7 @@ grpc::Status CoordinatorService::ClearKeptPrompts(grpc::ServerContext* context,
         return bytes;
       });
   for (size_t i = 0; i < cleared.size(); ++i) {
-    if (cleared[i].ok()) {
-      response->set_bytes(response->bytes() + *cleared[i]);
-    } else {
-      response->add_silent(report->nodes[i].name());
-    }
+    if (!cleared[i].ok()) response->add_silent(report->nodes[i].name());
   }
   MakePrintable(response);
   return grpc::Status::OK;

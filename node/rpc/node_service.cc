@@ -250,7 +250,7 @@ grpc::ServerUnaryReactor* NodeService::ListKvCaches(grpc::CallbackServerContext*
                                                     const wire::ListKvCachesRequest*,
                                                     wire::ListKvCachesResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  kv_caches_.Get(kLocalModelsAge, [this, reactor, response](const auto& caches) {
+  kv_caches_.Get(absl::ZeroDuration(), [this, reactor, response](const auto& caches) {
     if (caches.ok()) {
       for (const KvFolder& folder : (*caches)->folders) *response->add_caches() = folder.cache;
     }

@@ -266,7 +266,12 @@ absl::Status KvStore::Write(const KvName& name, const Unwritten& block) const {
   const auto sealed = ciphers_.writer.Seal({name, block.scope}, block.bytes);
   if (!sealed.ok()) return sealed.status();
   const std::string unfinished = folder_ + kUnfinished;
-  const int fd = open(unfinished.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+  const auto create = [&] {
+    return open(unfinished.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+  };
+  int fd = create();
+  // Somebody has removed the folder to be rid of what was there.
+  if (fd < 0 && errno == ENOENT && MakePrivateFolder(folder_).ok()) fd = create();
   if (fd < 0) return SystemError(folder_);
   size_t done = 0;
   absl::Status status;

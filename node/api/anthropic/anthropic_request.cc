@@ -132,6 +132,7 @@ absl::StatusOr<ApiRequest> ParseAnthropicMessages(absl::string_view text) {
     request.tokens_max = static_cast<uint32_t>(*tokens);
   }
   ReadSampler(&fields, &request.sampler);
+  ReadCacheUse(&fields, &request);
   ReadStops(&fields, &request.stops, "stop_sequences");
   if (const Json* servers = fields.Find("mcp_servers"); servers != nullptr && !servers->empty()) {
     fields.Fail(UnsupportedParam("mcp_servers"));

@@ -99,8 +99,7 @@ absl::StatusOr<LlamaCompletion> CompletionOf(JsonBody* body) {
   fields.Fail(CheckApiFields(json, ApiPath::kText));
   request.model = fields.Text("model").value_or("");
   request.stream = fields.Bool("stream").value_or(false);
-  request.no_cache = !fields.Bool("cache_prompt").value_or(true);
-  request.cache_salt = fields.Text("cache_salt").value_or("");
+  ReadCacheUse(&fields, &request);
   request.with_progress = fields.Bool("return_progress").value_or(false);
   request.timings_in_pieces = fields.Bool("timings_per_token").value_or(false);
   for (const char* name : {"n", "n_cmpl"}) {

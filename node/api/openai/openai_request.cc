@@ -25,7 +25,6 @@ constexpr uint32_t kCompletionTokens = 16;  // default of a completion's max_tok
 
 void ReadStream(FieldReader* fields, ApiRequest* request) {
   request->stream = fields->Bool("stream").value_or(false);
-  request->no_cache = !fields->Bool("cache_prompt").value_or(true);
   request->with_progress = fields->Bool("return_progress").value_or(false);
   request->timings_in_pieces = fields->Bool("timings_per_token").value_or(false);
   const Json* options = fields->Find("stream_options");
@@ -67,7 +66,7 @@ void ReadCommon(FieldReader* fields, absl::string_view body, ApiRequest* request
   request->model = fields->Text("model").value_or("");
   request->n = static_cast<uint32_t>(fields->Integer("n", {1, double{kApiChoicesMax}}).value_or(1));
   ReadStream(fields, request);
-  request->cache_salt = fields->Text("cache_salt").value_or("");
+  ReadCacheUse(fields, request);
   ReadSampler(fields, &request->sampler);
   ReadContextShift(fields, request);
   request->speculation = ReadSpeculation(fields);

@@ -275,6 +275,7 @@ absl::StatusOr<ResponsesRequest> ParseResponses(absl::string_view text, const st
     api.tokens_max = static_cast<uint32_t>(*tokens);
   }
   ReadSampler(&fields, &api.sampler);
+  ReadCacheUse(&fields, &api);
   ReadStops(&fields, &api.stops);
   const auto instructions = fields.Text("instructions");
   if (instructions && !instructions->empty()) {

@@ -1,5 +1,6 @@
 #include "node/cli/cache_command.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -9,6 +10,7 @@
 namespace strata {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 wire::ListKeptPromptsResponse Kept() {
@@ -24,7 +26,9 @@ wire::ListKeptPromptsResponse Kept() {
   cache->set_bytes(3 << 20);
   cache->set_blocks(12);
   cache->set_loaded(true);
-  node->mutable_kept()->add_caches();  // of a folder that tells nothing
+  cache->set_used_unix_s(1'800'000'000);
+  node->mutable_kept()->add_caches()->set_blocks(1);  // of a folder that tells nothing
+  node->mutable_kept()->add_caches();                 // and of an empty one
   kept.add_nodes()->set_node_name("attic");
   kept.add_silent("cellar");
   return kept;
@@ -32,8 +36,9 @@ wire::ListKeptPromptsResponse Kept() {
 
 TEST(CacheCommand, TheTableShowsWhatEachNodeKeeps) {
   const std::string table = KeptPromptsTable(Kept());
-  EXPECT_THAT(table, HasSubstr("kitchen  Tiny   0-3     3.0 MiB  now"));
+  EXPECT_THAT(table, ContainsRegex("kitchen  Tiny   0-3     3.0 MiB  2027-01-1[45] ..:..  loaded"));
   EXPECT_THAT(table, HasSubstr("kitchen  ?"));
+  EXPECT_EQ(std::ranges::count(table, '\n'), 4) << table;
   EXPECT_THAT(table, HasSubstr("kitchen keeps 3.0 MiB, at most 2.0 GiB; attic keeps 0"));
 }
 

@@ -260,9 +260,23 @@ TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
   EXPECT_EQ(Open("newer", 1000, 1 << 20)->Names().size(), 1u);
 }
 
+TEST_F(KvStoreTest, AFolderThatIsRemovedIsMadeAgain) {
+  std::unique_ptr<KvStore> store = Open();
+  store->Put({Name(1), ""}, "one");
+  store.reset();
+  store = Open();
+  fs::remove_all(store->folder());
+  EXPECT_TRUE(absl::IsDataLoss(store->Get({Name(1), ""}).status()) ||
+              store->TakeLost() == std::vector<KvName>{Name(1)});
+  store->Put({Name(2), ""}, "two");
+  store.reset();
+  EXPECT_EQ(*Open()->Get({Name(2), ""}), "two");
+}
+
 TEST_F(KvStoreTest, AFullOrReadOnlyDiskLosesBlocksAndNothingElse) {
   std::unique_ptr<KvStore> store = Open();
-  fs::remove_all(store->folder());  // as good as either
+  fs::remove_all(store->folder());
+  std::ofstream(store->folder()) << "no folder";  // as good as either
   store->Put({Name(1), ""}, "one");
   std::vector<KvName> lost;
   for (int i = 0; i < 1000 && lost.empty(); ++i) {

@@ -31,6 +31,14 @@ std::string ParamOfError(const std::string& body) {
   return request.ok() ? "none" : ParamOf(request.status());
 }
 
+TEST(AnthropicRequest, SaysWhatTheCachesMayDo) {
+  const auto request = ParseAnthropicMessages(Body(R"(,"cache_prompt":false,"cache_salt":"s")"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->no_cache);
+  EXPECT_EQ(request->cache_salt, "s");
+  EXPECT_EQ(ParamOfError(Body(R"(,"cache_salt":5)")), "cache_salt");
+}
+
 TEST(AnthropicRequest, ReadsEveryField) {
   const auto request = ParseAnthropicMessages(Body(
       R"(,"system":"Be brief.","stream":true,"temperature":0.5,"top_p":0.9,"top_k":40,

@@ -47,6 +47,7 @@ TEST(LlamaRequest, HasLlamaServersDefaults) {
 TEST(LlamaRequest, ReadsEveryField) {
   const auto completion = ParseLlamaCompletion(Body(
       R"(,"n_predict":7,"stream":true,"stop":["a"],"cache_prompt":false,"id_slot":3,"n_probs":5,
+      "cache_salt":"s",
       "return_tokens":true,"temperature":0,"repeat_penalty":1.1,"seed":9,"n_keep":-1,
       "logit_bias":[[5,false]],"samplers":["dry","top_k","typ_p","top_p","min_p","xtc","temperature"],
       "lora":[],"min_keep":0,"response_fields":[],"unknown":1)"));
@@ -55,6 +56,8 @@ TEST(LlamaRequest, ReadsEveryField) {
   EXPECT_TRUE(completion->return_tokens);
   const ApiRequest& request = completion->request;
   EXPECT_EQ(request.tokens_max, 7u);
+  EXPECT_TRUE(request.no_cache);
+  EXPECT_EQ(request.cache_salt, "s");
   EXPECT_TRUE(request.stream);
   EXPECT_THAT(request.stops, ElementsAre("a"));
   EXPECT_EQ(request.sampler.logprobs(), 5u);

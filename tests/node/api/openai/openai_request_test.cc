@@ -78,6 +78,13 @@ TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
   EXPECT_TRUE(sampler.ignore_eog());
 }
 
+TEST(OpenAiRequest, SaysWhatTheCachesMayDo) {
+  const auto request = ParseCompletion(Completion(R"(,"cache_prompt":false,"cache_salt":"s")"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->no_cache);
+  EXPECT_EQ(request->cache_salt, "s");
+}
+
 TEST(OpenAiRequest, NullMeansNotGiven) {
   EXPECT_THAT(ParseChat(Chat(R"(,"n":null,"stream":null,"stop":null,"temperature":null,
       "max_tokens":null,"logit_bias":null,"tools":null,"response_format":null,"seed":null)")),

@@ -34,6 +34,14 @@ class ResponsesRequestTest : public ::testing::Test {
   ResponseStore store_;
 };
 
+TEST_F(ResponsesRequestTest, SaysWhatTheCachesMayDo) {
+  const ApiRequest api = Read(R"({"input":"x","cache_prompt":false,"cache_salt":"s"})").api;
+  EXPECT_TRUE(api.no_cache);
+  EXPECT_EQ(api.cache_salt, "s");
+  EXPECT_FALSE(Read(R"({"input":"x"})").api.no_cache);
+  EXPECT_EQ(Wrong(R"({"input":"x","cache_prompt":"no"})"), "cache_prompt");
+}
+
 TEST_F(ResponsesRequestTest, AStringIsAMessageOfTheUser) {
   const ResponsesRequest request = Read(R"({
       "model":"m","input":"Hello","instructions":"Be brief","max_output_tokens":16,"stream":true,
