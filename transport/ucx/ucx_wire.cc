@@ -202,7 +202,10 @@ void UcxWire::End(const absl::Status& why) {
 
 void UcxWire::ExpectEnd() {
   MutexLock lock(&core_->mu);
-  end_by_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(kLinkCloseMs);
+  const Time now = std::chrono::steady_clock::now();
+  // Else the peer, which has pinged rarely, would have been silent for too long at once.
+  if (EndQuiet(now) && CanWait()) core_->Wake();
+  end_by_ = now + std::chrono::milliseconds(kLinkCloseMs);
 }
 
 void UcxWire::Cancel() {
@@ -451,8 +454,7 @@ void UcxWire::Refuse(const absl::Status& status) {
 
 bool UcxWire::quiet(Time now) const {
   core_->AssertHeld();
-  return proven_ && greeted_ && end_by_ == Time::max() &&
-         now - last_used_ >= std::chrono::milliseconds(kUcxQuietAfterMs);
+  return proven_ && greeted_ && now - last_used_ >= std::chrono::milliseconds(kUcxQuietAfterMs);
 }
 
 bool UcxWire::EndQuiet(Time now) {

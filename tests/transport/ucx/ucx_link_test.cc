@@ -654,16 +654,26 @@ TEST(UcxLinks, APauseOfThisSideIsNotThePeersSilence) {
   EXPECT_TRUE(acceptor.WaitForFrames(2));
 }
 
-// Both ends ping less often from the same time on, also soon after the link was opened.
+// Both ends ping less often from the same time on, also soon after the link was opened. A peer that
+// has pinged rarely is not silent for too long at once when the link is closed.
 TEST_F(UcxLink, ALinkThatCarriesNothingStays) {
-  Recorder heard;
+  Recorder heard, heard_of_child;
   auto link = Dial(diallers_.get(), server_.Offer(), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
+  LinkChild child({"ucx-accept", kUcxTestTransports});
+  auto to_child = Dial(diallers_.get(), TicketOf(child.said()), &heard_of_child);
+  ASSERT_TRUE(to_child.ok()) << to_child.status();
   std::this_thread::sleep_for(std::chrono::milliseconds(kUcxQuietAfterMs + 3 * kUcxSilenceMs));
   EXPECT_EQ(server_.heard.n_closed() + heard.n_closed(), 0);
   const size_t n = server_.heard.n_frames();
   EXPECT_TRUE((*link)->Send(Step(1)).ok());
   EXPECT_TRUE(server_.heard.WaitForFrames(n + 1));
+  EXPECT_EQ(heard_of_child.n_closed(), 0);
+  child.Stop();
+  const auto began = std::chrono::steady_clock::now();
+  (*to_child)->Close(absl::OkStatus());
+  heard_of_child.WaitForClosed().IgnoreError();
+  EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(kUcxSilenceMs / 2));
 }
 
 // --- copies and lifetimes
