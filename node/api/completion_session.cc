@@ -348,6 +348,13 @@ void CompletionSession::GoOnBehindThought(size_t index, bool ends_it) {
   choice.thinking.clear();
 }
 
+void CompletionSession::CountCached(size_t index, uint32_t cached) {
+  std::optional<uint32_t>& least = cached_[index / options_.request.n];
+  usage_.cached_tokens -= least.value_or(0);
+  least = std::min(least.value_or(cached), cached);
+  usage_.cached_tokens += *least;
+}
+
 void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishReason reason,
                               const GenerationUsage& usage) {
   Controls cancel;
@@ -373,15 +380,13 @@ void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishRe
     if (over_) return;
     const bool stopped = choice.complete();
     if (next) {
-      if (index % options_.request.n == 0) usage_.cached_tokens += usage.cached_tokens;
+      CountCached(index, usage.cached_tokens);
     } else if (!stopped && !goes_on && !status.ok()) {
       cancel = Fail(status);
     } else if (!stopped && !goes_on && reason == FinishReason::kCancelled) {
       cancel = Fail(absl::UnavailableError("the request was cancelled"));
     } else {
-      if (index % options_.request.n == 0 && choice.generation == 0) {
-        usage_.cached_tokens += usage.cached_tokens;
-      }
+      if (choice.generation == 0) CountCached(index, usage.cached_tokens);
       const bool is_whole = stopped || (!goes_on && reason == FinishReason::kEndOfGeneration &&
                                         options_.request.tokens_max != 0);
       Append(&choice,

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -112,6 +113,8 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   void OnToken(size_t index, const wire::SampledToken& token);
   void OnEnd(size_t index, const absl::Status& status, FinishReason reason,
              const GenerationUsage& usage);
+  // Of the choice's first generation.
+  void CountCached(size_t index, uint32_t cached) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnClientGone();
 
   using Controls = std::vector<std::shared_ptr<GenerationHandle>>;
@@ -153,6 +156,8 @@ class CompletionSession final : public std::enable_shared_from_this<CompletionSe
   const std::shared_ptr<ApiCounters> counters_;       // shared with the API
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mu_);  // prompts × n, those of a prompt together
   ApiUsage usage_ ABSL_GUARDED_BY(mu_);
+  // Of each prompt: one of its choices feeds it, and the others take it from that one's cache.
+  std::map<size_t, std::optional<uint32_t>> cached_ ABSL_GUARDED_BY(mu_);
   size_t started_ ABSL_GUARDED_BY(mu_) = 0;
   size_t ended_ ABSL_GUARDED_BY(mu_) = 0;
   bool begun_ ABSL_GUARDED_BY(mu_) = false;   // the stream has its head

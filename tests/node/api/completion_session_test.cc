@@ -50,7 +50,7 @@ class EarlySource final : public GenerationSource {
                                              std::shared_ptr<GenerationListener> to,
                                              GenerateOptions) override {
     requests.push_back(request);
-    sink = std::move(to);
+    sink = sinks.emplace_back(std::move(to));
     sink->OnStarted({1, 2});
     for (const std::string& piece : requests.size() == 1 ? pieces_ : next_pieces) {
       wire::SampledToken token;
@@ -64,7 +64,8 @@ class EarlySource final : public GenerationSource {
   std::vector<std::string> next_pieces;  // of the second generation
 
   const std::shared_ptr<Control> control = std::make_shared<Control>();
-  std::shared_ptr<GenerationListener> sink;
+  std::shared_ptr<GenerationListener> sink;  // the last one
+  std::vector<std::shared_ptr<GenerationListener>> sinks;
 
  private:
   const std::vector<std::string> pieces_;
@@ -164,6 +165,19 @@ TEST(CompletionSession, ReportsTheStopTokenThatEndedTheGeneration) {
   CompletionSession::Start(&source, std::move(options), responder, std::make_shared<ApiCounters>());
   source.sink->OnEnd(absl::OkStatus(), FinishReason::kEndOfGeneration, {.end_token = 7});
   EXPECT_THAT(responder->body, HasSubstr("\"stop_reason\":7"));
+}
+
+// One of them has fed the prompt, whichever it was.
+TEST(CompletionSession, WhatChoicesTakeFromEachOtherIsNotCached) {
+  EarlySource source({"one"});
+  CompletionSession::Options options = OptionsWithStop("END");
+  options.request.n = 2;
+  const auto responder = std::make_shared<RecordingResponder>();
+  CompletionSession::Start(&source, std::move(options), responder, std::make_shared<ApiCounters>());
+  ASSERT_EQ(source.sinks.size(), 2u);
+  source.sinks[0]->OnEnd(absl::OkStatus(), FinishReason::kLength, {.cached_tokens = 2});
+  source.sinks[1]->OnEnd(absl::OkStatus(), FinishReason::kLength, {.cached_tokens = 1});
+  EXPECT_THAT(responder->body, HasSubstr("\"cached_tokens\":1"));
 }
 
 TEST(CompletionSession, AGenerationWithoutItsStopStringIsLeftAlone) {
