@@ -14,8 +14,8 @@
 namespace strata {
 namespace {
 
-// Of the memory that is free, the part that a copy of a slot for the disk may take: it is a comfort,
-// and not worth that the system kills a stage.
+// Of the memory that is free, the part that a copy of a slot for the disk may take: it is a
+// comfort, and not worth that the system kills a stage.
 constexpr uint64_t kStoreMemoryPart = 4;
 
 }  // namespace
