@@ -33,6 +33,8 @@ void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status
   for (const auto& edited : flight.edited) slots.ForgetSavesOf(edited.first);
   // Slots of an older generation have been started anew by edits that follow this step.
   for (const auto& [slot, generation] : flight.edited) {
+    Request* const loading = flight.loaded.empty() ? nullptr : Find(slots.slot(slot).owner);
+    if (loading != nullptr && loading->first_us < 0) loading->usage.cached_tokens = 0;
     LoseSlot(slot, generation, /*lost=*/true);
   }
   for (const BatchSlice& slice : flight.slices) {

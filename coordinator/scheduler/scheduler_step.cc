@@ -115,7 +115,6 @@ void Scheduler::Impl::Preempt(Request* r) {
 
 void Scheduler::Impl::FeedAgain(Request* request) {
   Request& r = *request;
-  if (r.first_us < 0) r.usage.cached_tokens = 0;
   const bool was_shifted = std::exchange(r.offset, 0) != 0;
   r.needs_open = true;
   if (r.slot < 0 || !was_shifted) return;
