@@ -217,10 +217,7 @@ struct Scheduler::Impl {
   // Whether another request is feeding more of the same beginning than a cache can give now.
   bool WaitsForPrefix(Request* request);
   // Of its slot's positions, those that are not drafts.
-  uint32_t Fed(const Request& request) const {
-    const SlotTable::Slot& slot = slots.slot(request.slot);
-    return static_cast<uint32_t>(slot.tokens.size() - slot.drafts.size());
-  }
+  uint32_t Fed(const Request& request) const { return slots.slot(request.slot).length(); }
   // How far its slot is to be filled: up to its last token, or to where its context is shifted.
   uint32_t Goal(const Request& request) const { return std::min(request.kv_length(), facts.n_ctx); }
   uint32_t Remaining(const Request& request) const { return Goal(request) - Fed(request); }

@@ -158,7 +158,7 @@ void SlotTable::Release(int32_t slot, bool keep) {
   Slot& s = slots_[slot];
   if (!s.drafts.empty()) {
     // The rows before them may be in flight: the slot stays what it is for their results.
-    s.tokens.resize(s.tokens.size() - s.drafts.size());
+    s.tokens.resize(s.length());
     s.drafts.clear();
     AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.tokens.size()));
   }
@@ -339,7 +339,7 @@ void SlotTable::Load(int32_t slot, const Sequence& sequence, const StoredPrefix&
 
 void SlotTable::StoreGrown(int32_t slot, uint32_t prompt_tokens) {
   const Slot& s = slots_[slot];
-  const auto length = static_cast<uint32_t>(s.tokens.size() - s.drafts.size());
+  const uint32_t length = s.length();
   const bool has_grown = length >= s.stored + std::max(kStoreTokensMin, s.stored / 2);
   const bool has_prompt = length >= prompt_tokens && s.stored + kKvBlockTokens <= prompt_tokens;
   if (keeps_blocks() && (has_grown || has_prompt)) StoreNow(slot);
@@ -371,7 +371,7 @@ void SlotTable::StoreNow(int32_t slot) {
   // Stages cannot read a slot behind these before the step's rows.
   if (HasEdit(wire::KvEdit::COPY) || HasEdit(wire::KvEdit::SHIFT)) return;
   s.to_store = false;
-  const auto length = static_cast<uint32_t>(s.tokens.size() - s.drafts.size());
+  const uint32_t length = s.length();
   s.stored = length;
   if (length < kKvBlockTokens) return;
   const absl::Span<const int32_t> tokens = absl::MakeConstSpan(s.tokens).first(length);

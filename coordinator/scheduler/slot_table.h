@@ -58,6 +58,7 @@ class SlotTable {
     std::pair<int32_t, uint64_t> copied_from = {-1, 0};  // slot, its generation
     std::vector<DraftOrigin> drafts;  // of as many at the end of `tokens`, none confirmed
     std::string scope;                // of the owner, or of the one that left `tokens`
+    uint32_t length() const { return static_cast<uint32_t>(tokens.size() - drafts.size()); }
   };
 
   SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy);
