@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
@@ -20,31 +21,27 @@
 #include "node/hub/model_removal.h"
 #include "node/hub/near_names.h"
 #include "shard/kv_store/kv_folder.h"
-#include "shard/model/model_file.h"
 
 namespace strata {
 namespace {
 
 using Cluster = std::unique_ptr<CoordinatorClient>;
 
-// kFailedPrecondition: the cluster has the model loaded, or wants it; or it cannot be asked.
-absl::Status CheckUnused(const ModelRemoval& removal, const absl::StatusOr<Cluster>& cluster) {
-  if (absl::IsUnavailable(cluster.status())) return absl::OkStatus();
-  const auto models = cluster.ok() ? (*cluster)->ListModels()
-                                   : absl::StatusOr<wire::ListModelsResponse>(cluster.status());
-  if (!models.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "whether ", removal.name, " is loaded cannot be asked: ", models.status().message()));
-  }
-  return CheckNotLoaded(removal, *models);
+// The models that the cluster has loaded, or wants; none where there is no cluster.
+// kFailedPrecondition: it cannot be asked.
+absl::StatusOr<wire::ListModelsResponse> LoadedModels(const absl::StatusOr<Cluster>& cluster,
+                                                      const std::string& name) {
+  if (absl::IsUnavailable(cluster.status())) return wire::ListModelsResponse();
+  auto models = cluster.ok() ? (*cluster)->ListModels()
+                             : absl::StatusOr<wire::ListModelsResponse>(cluster.status());
+  if (models.ok()) return models;
+  return absl::FailedPreconditionError(
+      absl::StrCat("whether ", name, " is loaded cannot be asked: ", models.status().message()));
 }
 
-// Of the removed model, unless it is loaded from another file.
+// Of the removed model, in the cluster, or where there is none on this machine.
 void ClearPrompts(const std::string& model_id, const absl::StatusOr<Cluster>& cluster,
                   const std::string& data_dir) {
-  const auto loaded = cluster.ok() ? (*cluster)->ListModels()
-                                   : absl::StatusOr<wire::ListModelsResponse>(cluster.status());
-  if (loaded.ok() && IsLoaded(model_id, *loaded)) return;
   if (!cluster.ok()) {
     const auto folder = DataDir::PathOf(data_dir);
     if (folder.ok()) ClearKvFolders(KvFolderPath(*folder), model_id);
@@ -73,11 +70,14 @@ absl::Status RunRemove(const RemoveOptions& options) {
     return absl::NotFoundError(absl::StrCat(removal.status().message(), NearText(meant, names)));
   }
   if (!removal.ok()) return removal.status();
-  const auto cluster = CoordinatorClient::Connect(options.client);
-  std::string model_id;
+  absl::StatusOr<Cluster> cluster = absl::UnavailableError("not needed");
+  wire::ListModelsResponse loaded;
   if (!removal->is_unfinished) {
-    if (auto s = CheckUnused(*removal, cluster); !s.ok()) return s;
-    if (const auto file = ModelFile::Open(removal->files[0]); file.ok()) model_id = (*file)->id();
+    cluster = CoordinatorClient::Connect(options.client);
+    auto models = LoadedModels(cluster, removal->name);
+    if (!models.ok()) return models.status();
+    loaded = *std::move(models);
+    if (auto s = CheckNotLoaded(*removal, loaded); !s.ok()) return s;
   }
   const std::string shown = removal->name + (removal->is_unfinished ? " (unfinished)" : "");
   if (!options.yes) {
@@ -96,7 +96,10 @@ absl::Status RunRemove(const RemoveOptions& options) {
     if (!Confirm(question)) return absl::CancelledError("nothing is removed");
   }
   if (auto s = RemoveModel(folders, *removal); !s.ok()) return s;
-  if (!model_id.empty()) ClearPrompts(model_id, cluster, options.client.data_dir);
+  // It may be loaded from another file.
+  if (!removal->model_id.empty() && !IsLoaded(removal->model_id, loaded)) {
+    ClearPrompts(removal->model_id, cluster, options.client.data_dir);
+  }
   return WriteToStdout(options.json
                            ? JsonLine({{"removed", removal->name},
                                        {"files", removal->files},

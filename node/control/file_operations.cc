@@ -20,7 +20,6 @@
 #include "node/hub/model_removal.h"
 #include "node/hub/pull.h"
 #include "node/status/model_list.h"
-#include "shard/model/model_file.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -58,26 +57,24 @@ void ListFiles(ControlContext* context, const SharedExchange& exchange) {
 void RemoveFile(ControlContext* context, const SharedExchange& exchange) {
   const auto model = ParseText(exchange->TakeBody(), kRemoveFileFields);
   if (!model.ok()) return FailWith(exchange, model.status());
-  context->Start(exchange,
-                 [context, model = *model](const SharedExchange& to, CoordinatorClient* client) {
-                   const ModelFolders folders = ModelFoldersFromEnvironment();
-                   const auto removal = FindRemoval(folders, model);
-                   if (!removal.ok()) return FailWith(to, removal.status());
-                   const auto loaded = client->ListModels();
-                   if (!loaded.ok()) return FailWith(to, loaded.status());
-                   if (auto s = CheckNotLoaded(*removal, *loaded); !s.ok()) return FailWith(to, s);
-                   const auto file = ModelFile::Open(removal->files[0]);
-                   const std::string model_id = file.ok() ? (*file)->id() : "";
-                   const absl::Status removed = RemoveModel(folders, *removal);
-                   context->node.on_files_changed();
-                   if (!removed.ok()) return FailWith(to, removed);
-                   if (!model_id.empty() && !IsLoaded(model_id, *loaded)) {  // as strata rm
-                     client->ClearKeptPrompts(absl::BytesToHexString(model_id)).IgnoreError();
-                   }
-                   AnswerJson(to, {{"removed", removal->name},
-                                   {"files", removal->files},
-                                   {"freed_bytes", removal->freed_bytes}});
-                 });
+  context->Start(
+      exchange, [context, model = *model](const SharedExchange& to, CoordinatorClient* client) {
+        const ModelFolders folders = ModelFoldersFromEnvironment();
+        const auto removal = FindRemoval(folders, model);
+        if (!removal.ok()) return FailWith(to, removal.status());
+        const auto loaded = client->ListModels();
+        if (!loaded.ok()) return FailWith(to, loaded.status());
+        if (auto s = CheckNotLoaded(*removal, *loaded); !s.ok()) return FailWith(to, s);
+        const absl::Status removed = RemoveModel(folders, *removal);
+        context->node.on_files_changed();
+        if (!removed.ok()) return FailWith(to, removed);
+        if (!removal->model_id.empty() && !IsLoaded(removal->model_id, *loaded)) {
+          client->ClearKeptPrompts(absl::BytesToHexString(removal->model_id)).IgnoreError();
+        }
+        AnswerJson(to, {{"removed", removal->name},
+                        {"files", removal->files},
+                        {"freed_bytes", removal->freed_bytes}});
+      });
 }
 
 absl::StatusOr<std::string> AliasFolder(const ControlContext& context) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "node/hub/part_file.h"
+#include "shard/model/model_file.h"
 #include "transport/base/printable_text.h"
 
 namespace strata {
@@ -81,6 +82,9 @@ absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::stri
   }
   ModelRemoval removal = std::move(own[0]);
   if (removal.is_unfinished) return removal;
+  if (const auto file = ModelFile::Open(removal.files[0]); file.ok()) {
+    removal.model_id = (*file)->id();
+  }
   for (const std::string& file : removal.files) {
     struct stat info{};
     if (lstat(file.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, file);

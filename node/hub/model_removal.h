@@ -17,6 +17,7 @@ namespace strata {
 
 struct ModelRemoval {
   std::string name;
+  std::string model_id;            // empty: it is unfinished, or cannot be read
   std::vector<std::string> files;  // all parts of the model, by their names once they are whole
   bool is_unfinished = false;
   uint64_t freed_bytes = 0;        // of those that have no other name on the disk
