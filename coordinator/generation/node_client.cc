@@ -114,15 +114,13 @@ class NodeClientImpl final : public NodeClient {
     return response;
   }
 
-  absl::StatusOr<uint64_t> ClearKvCaches(const std::string& model_id, int64_t timeout_ms) override {
+  absl::Status ClearKvCaches(const std::string& model_id, int64_t timeout_ms) override {
     grpc::ClientContext context;
     SetTimeout(&context, timeout_ms);
     wire::ClearKvCachesRequest request;
     request.set_model_id(model_id);
     wire::ClearKvCachesResponse response;
-    const grpc::Status status = stub_->ClearKvCaches(&context, request, &response);
-    if (!status.ok()) return Named(status);
-    return response.bytes();
+    return Named(stub_->ClearKvCaches(&context, request, &response));
   }
 
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,

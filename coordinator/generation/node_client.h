@@ -49,10 +49,8 @@ class NodeClient {
   virtual absl::StatusOr<wire::ListLocalModelsResponse> ListLocalModels(int64_t timeout_ms) = 0;
   // The prompts that the node keeps on its disk.
   virtual absl::StatusOr<wire::ListKvCachesResponse> ListKvCaches(int64_t timeout_ms) = 0;
-  // Removes them where no stage has them open, of a model or, with an empty id, of all. Returns the
-  // bytes that are free again.
-  virtual absl::StatusOr<uint64_t> ClearKvCaches(const std::string& model_id,
-                                                 int64_t timeout_ms) = 0;
+  // Removes them where no stage has them open, of a model or, with an empty id, of all.
+  virtual absl::Status ClearKvCaches(const std::string& model_id, int64_t timeout_ms) = 0;
 
   // `progress` is called on this thread, several times a second, also without news; false cancels
   // the load.

@@ -83,7 +83,7 @@ auto WriteTo(grpc::ServerWriter<Event>* writer) {
   };
 }
 
-// What each node answers to `ask`, all asked at the same time.
+// Each node's answer to `ask`; all are asked at the same time.
 template <typename Answer, typename Ask>
 std::vector<absl::StatusOr<Answer>> AskNodes(const ClusterSnapshot& report, const Ask& ask) {
   std::vector<absl::StatusOr<Answer>> answers(report.nodes.size(),
@@ -433,21 +433,19 @@ grpc::Status CoordinatorService::ClearKeptPrompts(grpc::ServerContext* context,
                      kept.empty() ? "nor of any other model"
                                   : absl::StrCat("those of ", absl::StrJoin(kept, ", "), " are"))));
   }
+  std::vector<std::string> ids;  // as nodes take them
   for (const auto& [id, name] : models) {
     coordinator_->ForgetKept(id);
+    ids.push_back(id);
     if (!name.empty()) response->add_models(name);
   }
-  const auto cleared =
-      AskNodes<uint64_t>(*report, [&](NodeClient* client) -> absl::StatusOr<uint64_t> {
-        if (request->model().empty()) return client->ClearKvCaches("", kKeptAnswerMs);
-        uint64_t bytes = 0;
-        for (const auto& [id, name] : models) {
-          const auto freed = client->ClearKvCaches(id, kKeptAnswerMs);
-          if (!freed.ok()) return freed;
-          bytes += *freed;
-        }
-        return bytes;
-      });
+  if (request->model().empty()) ids = {""};  // folders that tell nothing, too
+  const auto cleared = AskNodes<bool>(*report, [&](NodeClient* client) -> absl::StatusOr<bool> {
+    for (const std::string& id : ids) {
+      if (auto s = client->ClearKvCaches(id, kKeptAnswerMs); !s.ok()) return s;
+    }
+    return true;
+  });
   for (size_t i = 0; i < cleared.size(); ++i) {
     if (!cleared[i].ok()) response->add_silent(report->nodes[i].name());
   }

@@ -65,21 +65,22 @@ NodeService::NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmark
                       }
                       return std::make_shared<const std::vector<LocalModel>>(std::move(models));
                     }),
-      kv_caches_({.thread_name = "kv caches", .waiting_max = kLocalModelsWaitingMax},
-                 [this]() -> absl::StatusOr<std::shared_ptr<const KvCaches>> {
-                   std::vector<std::string> to_clear;
-                   {
-                     absl::MutexLock lock(mu_);
-                     to_clear.swap(to_clear_);
-                   }
-                   auto caches = std::make_shared<KvCaches>();  // shared with calls
-                   if (identity_.kv_folder.empty()) return caches;
-                   for (const std::string& model_id : to_clear) {
-                     caches->cleared_bytes += ClearKvFolders(identity_.kv_folder, model_id);
-                   }
-                   caches->folders = ListKvFolders(identity_.kv_folder);
-                   return caches;
-                 }) {}
+      kv_folders_({.thread_name = "kv caches", .waiting_max = kLocalModelsWaitingMax},
+                  [this]() -> absl::StatusOr<KvFolders> {
+                    std::vector<std::string> to_clear;
+                    {
+                      absl::MutexLock lock(mu_);
+                      to_clear.swap(to_clear_);
+                    }
+                    if (identity_.kv_folder.empty()) {
+                      return std::make_shared<const std::vector<KvFolder>>();
+                    }
+                    for (const std::string& model_id : to_clear) {
+                      ClearKvFolders(identity_.kv_folder, model_id);
+                    }
+                    return std::make_shared<const std::vector<KvFolder>>(
+                        ListKvFolders(identity_.kv_folder));
+                  }) {}
 
 grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
                                                const wire::GetInfoRequest* request,
@@ -250,19 +251,19 @@ grpc::ServerUnaryReactor* NodeService::ListKvCaches(grpc::CallbackServerContext*
                                                     const wire::ListKvCachesRequest*,
                                                     wire::ListKvCachesResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  kv_caches_.Get(absl::ZeroDuration(), [this, reactor, response](const auto& caches) {
-    if (caches.ok()) {
-      for (const KvFolder& folder : (*caches)->folders) *response->add_caches() = folder.cache;
+  kv_folders_.Get(absl::ZeroDuration(), [this, reactor, response](const auto& folders) {
+    if (folders.ok()) {
+      for (const KvFolder& folder : **folders) *response->add_caches() = folder.cache;
     }
     response->set_bytes_max(identity_.kv_bytes_max);
-    reactor->Finish(ToGrpc(caches.status()));
+    reactor->Finish(ToGrpc(folders.status()));
   });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* NodeService::ClearKvCaches(grpc::CallbackServerContext* context,
                                                      const wire::ClearKvCachesRequest* request,
-                                                     wire::ClearKvCachesResponse* response) {
+                                                     wire::ClearKvCachesResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   bool is_full = false;
   {
@@ -274,10 +275,8 @@ grpc::ServerUnaryReactor* NodeService::ClearKvCaches(grpc::CallbackServerContext
     reactor->Finish(ToGrpc(absl::ResourceExhaustedError("too many calls at a time; try again")));
     return reactor;
   }
-  kv_caches_.Get(absl::ZeroDuration(), [reactor, response](const auto& caches) {
-    if (caches.ok()) response->set_bytes((*caches)->cleared_bytes);
-    reactor->Finish(ToGrpc(caches.status()));
-  });
+  kv_folders_.Get(absl::ZeroDuration(),
+                  [reactor](const auto& folders) { reactor->Finish(ToGrpc(folders.status())); });
   return reactor;
 }
 

@@ -35,7 +35,7 @@ class NodeService final : public wire::Node::CallbackService {
     std::string name;
     ModelFolders models = {};   // where this machine's models are
     std::string data_dir = {};  // with their aliases; empty: there are none
-    // Where stages keep prompts, as StageHost::Options have it; empty: nowhere.
+    // The folder in which stages keep prompts, as StageHost::Options have it; empty: none.
     std::string kv_folder = {};
     uint64_t kv_bytes_max = 0;
   };
@@ -108,13 +108,10 @@ class NodeService final : public wire::Node::CallbackService {
   bool draining_ = false;                                              // loop
   using LocalModels = std::shared_ptr<const std::vector<LocalModel>>;  // shared with calls
   CachedFetch<LocalModels> local_models_;
-  struct KvCaches {
-    std::vector<KvFolder> folders;
-    uint64_t cleared_bytes = 0;  // before they were listed
-  };
+  using KvFolders = std::shared_ptr<const std::vector<KvFolder>>;  // shared with calls
   absl::Mutex mu_;
   std::vector<std::string> to_clear_ ABSL_GUARDED_BY(mu_);  // ids of models, as in the requests
-  CachedFetch<std::shared_ptr<const KvCaches>> kv_caches_;  // shared with calls
+  CachedFetch<KvFolders> kv_folders_;
   SteadyTime local_models_changed_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
 };
 

@@ -29,7 +29,7 @@ class UnreachableNode : public NodeClient {
     return Nobody();
   }
   absl::StatusOr<wire::ListKvCachesResponse> ListKvCaches(int64_t) override { return Nobody(); }
-  absl::StatusOr<uint64_t> ClearKvCaches(const std::string&, int64_t) override { return Nobody(); }
+  absl::Status ClearKvCaches(const std::string&, int64_t) override { return Nobody(); }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
     return Nobody();
   }
