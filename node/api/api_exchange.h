@@ -24,8 +24,8 @@ struct ApiExchange {
   std::string cache_scope;  // of its token, GenerationRequest::cache_scope
   const StreamForm* stream_form = nullptr;
 
-  // Whose the responses are that a client may read again: another token is another owner, of
-  // whatever name.
+  // The owner of responses that clients may read again: another token is another one, of whatever
+  // name.
   std::string Owner() const { return http.client + cache_scope; }
   // The body, which is not kept: it may be large.
   std::string TakeBody() { return std::exchange(http.body, {}); }

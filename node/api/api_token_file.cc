@@ -25,7 +25,7 @@ using Tokens = std::vector<ApiToken>;
 
 constexpr SecretKind kKind = {
     .name = "token", .prefix = kApiTokenPrefix, .example = "'strata token new' makes one"};
-// What is hashed before a token, by the hash's use.
+// Prefixes of a token's bytes in its hashes, by the hash's use.
 constexpr absl::string_view kHashOf[] = {"strata api token\n", "strata cache scope of api token\n"};
 constexpr int kVersion = 1;
 constexpr int64_t kSecondsMax = int64_t{1} << 40;  // far below the overflow of absl::Time

@@ -11,7 +11,8 @@
 
 namespace strata {
 
-// Where a node with that data dir keeps processed prompts (shard/kv_store/kv_store.h).
+// The folder in which a node with that data dir keeps processed prompts
+// (shard/kv_store/kv_store.h).
 inline std::string KvFolderPath(const std::string& data_dir) { return data_dir + "/kv"; }
 
 class DataDir {

@@ -51,7 +51,7 @@ std::string IdOf(const CacheVerbOptions& options) {
   return file.ok() ? absl::BytesToHexString((*file)->id()) : *options.model;
 }
 
-// What this machine's data dir has.
+// The prompts that this machine's data dir has.
 absl::StatusOr<wire::ListKeptPromptsResponse> ListHere(const CacheVerbOptions& options) {
   const auto data_dir = DataDir::PathOf(options.client.data_dir);
   if (!data_dir.ok()) return data_dir.status();
