@@ -202,6 +202,21 @@ class NodeClientImpl final : public NodeClient {
     return Named(stub_->ConnectStage(&context, request, &response));
   }
 
+  absl::Status SetReplicaTargets(const wire::SetReplicaTargetsRequest& request,
+                                 int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::SetReplicaTargetsResponse response;
+    return Named(stub_->SetReplicaTargets(&context, request, &response));
+  }
+
+  absl::Status FetchWeights(const wire::FetchWeightsRequest& request, int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::FetchWeightsResponse response;
+    return Named(stub_->FetchWeights(&context, request, &response));
+  }
+
   absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest& request,
                                                       ShouldContinue should_continue) override {
     grpc::ClientContext context;

@@ -42,6 +42,8 @@ class NodeClient {
   // The model's self-tests that the node keeps.
   virtual absl::StatusOr<std::vector<wire::SelfTest>> SelfTestsOf(const std::string& model_id,
                                                                   int64_t timeout_ms) = 0;
+  virtual absl::Status FetchWeights(const wire::FetchWeightsRequest& request,
+                                    int64_t timeout_ms) = 0;
 
   // Starts to measure devices and links again; GetInfo reports when that is done.
   virtual absl::Status Measure(int64_t timeout_ms) = 0;
@@ -62,6 +64,8 @@ class NodeClient {
   // The blocks of a model's weights that the node can give. kNotFound: nothing. Ends after 5 s.
   virtual absl::StatusOr<wire::BlockList> ListBlocks(const std::string& model_id) = 0;
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
+  virtual absl::Status SetReplicaTargets(const wire::SetReplicaTargetsRequest& request,
+                                         int64_t timeout_ms) = 0;
   // `should_continue` is called several times a second on this thread; false ends the call
   // (kCancelled).
   using ShouldContinue = absl::FunctionRef<bool()>;

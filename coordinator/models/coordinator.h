@@ -181,6 +181,8 @@ class Coordinator {
  private:
   // How often a caller's own end is looked at, which nobody signals: its client has gone.
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);
+  // From a change of the stages or members until Replicate().
+  static constexpr absl::Duration kReplicateAfter = absl::Seconds(2);
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls in progress
   struct EndWork {
     void operator()(Coordinator* coordinator) const { coordinator->NextWork(); }
@@ -264,6 +266,9 @@ class Coordinator {
                            const wire::LoadModelRequest& request, const OperationContext& caller);
   void Rebalance();
   bool RebalanceOne(const DeploymentPtr& model);
+  // Tells the stages which nodes are to have copies of their KV blocks (replica_targets.h).
+  void Replicate();
+  bool ReplicateOne(const DeploymentPtr& model);  // false: not all stages know
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Of the draft model of `model`, by name or id; empty: none.
   MakeModelDrafter DrafterFor(const std::string& draft,
@@ -343,6 +348,7 @@ class Coordinator {
   LeaderRole role_ ABSL_GUARDED_BY(mu_);                     // as of the last RefreshLeadership()
   RecoverySchedule recovery_ ABSL_GUARDED_BY(mu_);
   RebalanceSchedule rebalance_ ABSL_GUARDED_BY(mu_);
+  SteadyTime replicate_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfiniteFuture();
   StageReclaimer reclaimer_ ABSL_GUARDED_BY(mu_);
   uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;  // in progress: memory that will be free
   // Of a leadership that has ended; RunLeadershipLoop() unloads them.

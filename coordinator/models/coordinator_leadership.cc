@@ -158,6 +158,7 @@ bool Coordinator::Look() {
     excluded_devices_.clear();
     recovery_.OnMembersChanged();
     rebalance_.OnChange(SteadyTime::Now());
+    replicate_at_ = SteadyTime::Now() + kReplicateAfter;
     reclaimer_.OnMembersChanged();
   }
   retention_.Observe(models_, SteadyTime::Now());

@@ -1,19 +1,58 @@
 // Carries out live migrations and better plans (live_migration.h, rebalancer.h).
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/live_migration.h"
+#include "coordinator/models/replica_targets.h"
+#include "proto/node.pb.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
 namespace {
+
+constexpr absl::Duration kReplicateAgainAfter = absl::Seconds(30);
+constexpr int64_t kTellMs = 2000;  // for a stage to know its replicas' targets
+
+// Has the node of `target` fetch the weights of its layers of a stage, if it wants to.
+void FetchAhead(const PlannedModel& planned, size_t stage, const wire::ReplicaTarget& target,
+                bool unverified) {
+  const auto at = absl::c_find_if(planned.report.nodes, [&](const NodeReport& node) {
+    return node.client != nullptr && node.info.node_id() == target.node();
+  });
+  const NodeClient* const source = planned.Source();
+  if (at == planned.report.nodes.end() || (source != nullptr && source->id() == at->client->id())) {
+    return;
+  }
+  wire::FetchWeightsRequest request;
+  wire::StageSpec* const spec = request.mutable_spec();
+  spec->set_model_id(planned.model->id());
+  spec->set_model_path(planned.source.path());
+  *spec->mutable_layers() = target.layers();
+  *spec->mutable_remote() = planned.source.remote();
+  spec->set_unverified(unverified);
+  if (source != nullptr) {
+    spec->set_source_address(source->address());
+    spec->set_source_node(source->id());
+  }
+  const std::vector<std::vector<NodeClient*>> peers = planned.WeightPeers();
+  for (const NodeClient* const peer : peers[stage]) {
+    wire::WeightPeer* const to = spec->add_weight_peers();
+    to->set_address(peer->address());
+    to->set_node_id(peer->id());
+  }
+  at->client->FetchWeights(request, kTellMs).IgnoreError();  // most nodes do not want to
+}
 
 std::string CarriedText(const Pipeline::Carried& carried) {
   if (carried.contents != SlotContents::kAsBefore) return "they are fed again";
@@ -67,6 +106,10 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
   };
   if (unloads_stale()) UnloadStaleStages(next->mutable_planned());
   if (!loaded.ok()) return loaded;
+  {
+    absl::MutexLock lock(mu_);
+    replicate_at_ = SteadyTime::Now() + kReplicateAfter;
+  }
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its requests paused for "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - taken_over) << " ms ("
@@ -118,6 +161,57 @@ bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
         return rebalance.looks_again();
     }
   }
+}
+
+void Coordinator::Replicate() {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    replicate_at_ = SteadyTime::InfiniteFuture();
+    if (!role_.may_act() || stopping_) return;
+    for (const auto& [id, model] : models_.models()) {
+      if (model->serving()) models.push_back(model);
+    }
+  }
+  bool all = true;
+  for (const DeploymentPtr& model : models) all = ReplicateOne(model) && all;
+  if (all) return;
+  absl::MutexLock lock(mu_);
+  replicate_at_ = std::min(replicate_at_, SteadyTime::Now() + kReplicateAgainAfter);
+}
+
+bool Coordinator::ReplicateOne(const DeploymentPtr& model) {
+  OperationContext caller;
+  caller.skip_measurement_wait = true;
+  caller.should_continue = [this, &model] {
+    return !stopping() && IsThere(model) && !AnyRecovering();
+  };
+  caller.note = [](const std::string&) { return true; };
+  if (!caller.should_continue()) return true;
+  wire::PlacementOptions placement = model->request().placement();
+  placement.set_n_ctx(model->planned().inputs.request.cache.n_ctx);
+  placement.clear_assign();
+  const auto planned =
+      PlanModel(PlanningAgain(*model, {.reuse = PlanningOptions::Reuse::kAround}, caller),
+                model->planned().source, placement);
+  // Stages that cannot be kept have nothing to load from copies.
+  if (!planned.ok() || !(*planned)->IsAllKept()) return planned.ok();
+  const auto targets = ReplicaTargetsOf(**planned);
+  bool all = !(*planned)->report.measuring();
+  for (size_t i = 0; i < targets.size() && caller.should_continue(); ++i) {
+    const wire::KeptStage& stage = *(*planned)->kept[i];
+    wire::SetReplicaTargetsRequest request;
+    *request.mutable_epoch() = stage.epoch();
+    request.set_stage(stage.stage());
+    request.mutable_targets()->Assign(targets[i].begin(), targets[i].end());
+    const absl::Status told =
+        (*planned)->NodeOf((*planned)->plan.stages[i]).client->SetReplicaTargets(request, kTellMs);
+    all = all && told.ok();
+    for (const wire::ReplicaTarget& target : targets[i]) {
+      FetchAhead(**planned, i, target, placement.unverified());
+    }
+  }
+  return all;
 }
 
 }  // namespace strata

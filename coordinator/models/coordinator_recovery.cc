@@ -67,17 +67,20 @@ void Coordinator::RunRecoveryLoop() {
   while (true) {
     RecoverySchedule::Round round;
     std::map<std::string, wire::LoadModelRequest> reloads;
-    bool rebalances = false;
+    bool rebalances = false, replicates = false;
     {
       absl::MutexLock lock(mu_);
-      const SteadyTime rebalance_at = rebalance_.at();
-      const auto due = [this, rebalance_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        return stopping_ || recovery_.is_due() || rebalance_.at() != rebalance_at;
+      const SteadyTime rebalance_at = rebalance_.at(), replicate_at = replicate_at_;
+      const auto due = [this, rebalance_at, replicate_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || recovery_.is_due() || rebalance_.at() != rebalance_at ||
+               replicate_at_ != replicate_at;
       };
-      mu_.AwaitWithTimeout(absl::Condition(&due),
-                           std::min(rebalance_at, recovery_.next_at()) - SteadyTime::Now());
+      mu_.AwaitWithTimeout(
+          absl::Condition(&due),
+          std::min({rebalance_at, replicate_at, recovery_.next_at()}) - SteadyTime::Now());
       if (stopping_) return;
       rebalances = SteadyTime::Now() >= rebalance_.at();
+      replicates = SteadyTime::Now() >= replicate_at_;
       round = recovery_.Begin(models_, reloads_, role_.may_act(), SteadyTime::Now());
       for (const std::string& id : round.reload) {
         reloads[id] = reloads_.entries().at(id).request;
@@ -89,6 +92,7 @@ void Coordinator::RunRecoveryLoop() {
       deferred = AnyRecovering() || !ReloadOne(id, request) || deferred;
     }
     if (rebalances) Rebalance();
+    if (replicates) Replicate();
     absl::MutexLock lock(mu_);
     recovery_.End(models_, reloads_, role_.is_leader(), deferred, SteadyTime::Now());
   }
@@ -234,6 +238,7 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   {
     absl::MutexLock lock(mu_);
     rebalance_.OnChange(SteadyTime::Now());
+    replicate_at_ = SteadyTime::Now() + kReplicateAfter;
   }
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/models/node_match.h"
+#include "coordinator/models/replica_targets.h"
 #include "coordinator/models/reusable_stages.h"
 #include "coordinator/planner/context_choice.h"
 #include "coordinator/planner/placement_options.h"
@@ -417,6 +418,10 @@ absl::Status Place(const PlanningOptions& options, const wire::PlacementOptions&
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
+  if (options.reuse == PlanningOptions::Reuse::kAround && request.assignments.empty()) {
+    planned->plan = PreferReplicas(request, StagesThatStay(loaded, planned->plan),
+                                   HeldReplicas(*planned), std::move(planned->plan));
+  }
   if (placement.n_ctx() == 0 && options.reuse == PlanningOptions::Reuse::kIgnored) {
     LengthenContext(TrainedContext(*planned->model), &request, &planned->plan);
   }

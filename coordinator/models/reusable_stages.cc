@@ -74,6 +74,18 @@ absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
   return absl::IsNotFound(plan.status()) ? MakePlan(request) : plan;
 }
 
+std::vector<KeptStage> StagesThatStay(const std::vector<LoadedStage>& loaded, const Plan& plan) {
+  std::vector<KeptStage> stay;
+  for (const LoadedStage& one : loaded) {
+    const bool stays =
+        one.may_stay && absl::c_any_of(plan.stages, [&](const PlannedStage& stage) {
+          return stage.device == one.stage.device && stage.layers == one.stage.layers;
+        });
+    if (stays) stay.push_back(one.stage);
+  }
+  return stay;
+}
+
 void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Reuse reuse,
                  PlannedModel* planned) {
   planned->kept.clear();  // of an earlier try

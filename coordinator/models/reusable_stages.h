@@ -32,6 +32,9 @@ absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
                                     const std::vector<LoadedStage>& loaded,
                                     PlanningOptions::Reuse reuse);
 
+// Those of `loaded` that the plan has.
+std::vector<KeptStage> StagesThatStay(const std::vector<LoadedStage>& loaded, const Plan& plan);
+
 // Sets which loaded stage each stage of `planned`'s plan keeps, and which loaded stages are stale.
 void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Reuse reuse,
                  PlannedModel* planned);

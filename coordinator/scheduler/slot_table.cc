@@ -5,8 +5,11 @@
 namespace strata {
 namespace {
 
-// A slot that has grown by less is not copied again while its owner fills it.
-constexpr uint32_t kStoreTokensMin = 256;
+// A slot that has grown by less, and by less than such a part of it, is not copied again: while a
+// prompt fills it, which goes fast, and while it is generated, where a lost node then costs a
+// thirty-second of it. The latter takes the stages the time of 32 copies of each row.
+constexpr uint32_t kPromptStoreTokensMin = 256, kPromptStorePart = 2;
+constexpr uint32_t kStoreTokensMin = kKvBlockTokens, kStorePart = 32;
 
 uint32_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   const size_t n = std::min(a.size(), b.size());
@@ -340,7 +343,10 @@ void SlotTable::Load(int32_t slot, const Sequence& sequence, const StoredPrefix&
 void SlotTable::StoreGrown(int32_t slot, uint32_t prompt_tokens) {
   const Slot& s = slots_[slot];
   const uint32_t length = s.length();
-  const bool has_grown = length >= s.stored + std::max(kStoreTokensMin, s.stored / 2);
+  const bool in_prompt = length < prompt_tokens;
+  const uint32_t grown = in_prompt ? std::max(kPromptStoreTokensMin, s.stored / kPromptStorePart)
+                                   : std::max(kStoreTokensMin, s.stored / kStorePart);
+  const bool has_grown = length >= s.stored + grown;
   const bool has_prompt = length >= prompt_tokens && s.stored + kKvBlockTokens <= prompt_tokens;
   if (keeps_blocks() && (has_grown || has_prompt)) StoreNow(slot);
 }

@@ -121,7 +121,8 @@ class SlotTable {
   // Edits of a step, as slots with their generations: it has an outcome.
   void EndEdits(absl::Span<const std::pair<int32_t, uint64_t>> edits);
   // The same while its owner fills it, so that a stage that is lost costs the rows since: at the
-  // end of a prompt of so many tokens, and each time that it has grown by half.
+  // end of a prompt of so many tokens, each time that it has grown by half before, and by a
+  // thirty-second afterwards.
   void StoreGrown(int32_t slot, uint32_t prompt_tokens);
   // The outcome of a step that stores blocks.
   void ConfirmStore(absl::Span<const KvName> blocks) { kv_.Confirm(blocks); }

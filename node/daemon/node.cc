@@ -47,6 +47,7 @@
 #include "node/workers/parent_watch.h"
 #include "node/workers/worker.h"
 #include "shard/device/memory.h"
+#include "shard/kv_transfer/kv_replicas.h"
 #include "transport/base/clock.h"
 #include "transport/base/node_id.h"
 #include "transport/base/own_program.h"
@@ -65,6 +66,8 @@ namespace {
 
 constexpr size_t kNameBytesMax = 64;
 // How long calls may take to end at shutdown before they are cancelled.
+// Of what a node keeps of processed prompts, the part that is for those of other nodes' stages.
+constexpr uint64_t kReplicasPart = 4;
 constexpr absl::Duration kShutdownGrace = absl::Milliseconds(500);
 
 absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string& value) {
@@ -271,6 +274,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.timeouts = options.timeouts;
   stages.echo_stderr = options.verbose;
   stages.fetcher = node->fetcher_.get();
+  stages.standby = options.standby;
   stages.limits = *limits;
   if (!data_dir.empty()) {
     stages.kv_folder = KvFolderPath(data_dir);
@@ -278,6 +282,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   }
   const std::string kv_folder = stages.kv_folder;
   const uint64_t kv_bytes_max = stages.kv_bytes_max;
+  const uint64_t replica_bytes_max = kv_bytes_max / kReplicasPart;
+  stages.kv_bytes_max -= replica_bytes_max;
+  node->replicas_ = KvReplicas::Start({.folder = kv_folder,
+                                       .bytes_max = replica_bytes_max,
+                                       .others_bytes_max = stages.kv_bytes_max});
+  stages.release_kv = [replicas = node->replicas_.get()](const wire::StageSpec& spec) {
+    replicas->Release(spec.model_id(), spec.layers());
+  };
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.keep_awake) {
     node->sleep_inhibitor_ = std::make_unique<SleepInhibitor>(loop, [host = node->host_.get()] {
@@ -319,7 +331,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                             .models = std::move(models),
                             .data_dir = data_dir,
                             .kv_folder = kv_folder,
-                            .kv_bytes_max = kv_bytes_max},
+                            .kv_bytes_max = kv_bytes_max,
+                            .replicas = node->replicas_.get()},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
         if (!parsed.ok()) return std::string();

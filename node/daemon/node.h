@@ -80,6 +80,7 @@ struct NodeOptions {
       advertise;  // host or host:port announced to others instead of the interfaces'
   bool mdns = true;
   bool measure = true;      // devices and links
+  bool standby = false;     // it fetches the weights of layers that it would get ahead
   bool keep_awake = false;  // the machine does not sleep while its stages compute
   // A node of `strata demo`: takes all devices and all links for alike instead of measuring them,
   // and waits for no lease, since its id is new.
@@ -173,6 +174,7 @@ class Node {
   std::unique_ptr<WeightFetcher> fetcher_;
   std::unique_ptr<SelfTestFile> self_tests_;
   std::unique_ptr<DesiredStateFile> desired_file_;  // null: the node stores nothing
+  std::unique_ptr<KvReplicas> replicas_;
   std::unique_ptr<StageHost> host_;
   std::unique_ptr<ClusterRuntime> cluster_;
   std::unique_ptr<Benchmarks> benchmarks_;           // null: nothing is measured

@@ -76,6 +76,7 @@ NodeService::NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmark
                       return std::make_shared<const std::vector<KvFolder>>();
                     }
                     for (const std::string& model_id : to_clear) {
+                      identity_.replicas->Close(model_id);
                       ClearKvFolders(identity_.kv_folder, model_id);
                     }
                     return std::make_shared<const std::vector<KvFolder>>(
@@ -113,6 +114,7 @@ wire::GetInfoResponse NodeService::Info() const {
   }
   for (const std::string& problem : problems_()) info.add_problems(ValidUtf8(problem));
   for (wire::StageStatus& stage : host_->Stages()) *info.add_stages() = std::move(stage);
+  for (wire::HeldReplica& held : identity_.replicas->Held()) *info.add_replicas() = std::move(held);
   if (benchmarks_ != nullptr) benchmarks_->AddDevices(&info);
   MakePrintable(&info);
   return info;
@@ -147,14 +149,7 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
   auto* stream = new LoadStream;
   loop_->Post(
       [this, spec = request->spec(), onward = Onward(*context, kLoadLimit), stream]() mutable {
-        if (!spec.source_node().empty()) {
-          const std::string route = address_of_(spec.source_node());
-          if (!route.empty()) spec.set_source_address(route);
-        }
-        for (wire::WeightPeer& peer : *spec.mutable_weight_peers()) {
-          const std::string route = peer.node_id().empty() ? "" : address_of_(peer.node_id());
-          if (!route.empty()) peer.set_address(route);
-        }
+        RerouteSources(&spec);
         host_->Load(spec, onward, stream);
       });
   return stream;
@@ -165,6 +160,28 @@ std::string NodeService::Reroute(const std::string& address, const std::string& 
   const std::string route = node_id.empty() ? "" : address_of_(node_id);
   if (route.empty() || address.rfind(':') == address.npos) return address;
   return absl::StrCat(route.substr(0, route.rfind(':')), address.substr(address.rfind(':')));
+}
+
+void NodeService::RerouteSources(wire::StageSpec* spec) const {
+  if (!spec->source_node().empty()) {
+    const std::string route = address_of_(spec->source_node());
+    if (!route.empty()) spec->set_source_address(route);
+  }
+  for (wire::WeightPeer& peer : *spec->mutable_weight_peers()) {
+    const std::string route = peer.node_id().empty() ? "" : address_of_(peer.node_id());
+    if (!route.empty()) peer.set_address(route);
+  }
+}
+
+grpc::ServerUnaryReactor* NodeService::FetchWeights(grpc::CallbackServerContext* context,
+                                                    const wire::FetchWeightsRequest* request,
+                                                    wire::FetchWeightsResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([this, spec = request->spec(), reactor]() mutable {
+    RerouteSources(&spec);
+    reactor->Finish(ToGrpc(host_->FetchAhead(spec)));
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext* context,
@@ -192,6 +209,23 @@ grpc::ServerUnaryReactor* NodeService::MoveCaches(grpc::CallbackServerContext* c
       from.set_address(Reroute(from.address(), from.node()));
     }
     host_->MoveCaches(
+        routed.get(), response, onward,
+        [reactor, routed](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::SetReplicaTargets(
+    grpc::CallbackServerContext* context, const wire::SetReplicaTargetsRequest* request,
+    wire::SetReplicaTargetsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kConnectLimit)] {
+    auto routed =
+        std::make_shared<wire::SetReplicaTargetsRequest>(*request);  // shared with the callback
+    for (wire::ReplicaTarget& target : *routed->mutable_targets()) {
+      target.set_address(Reroute(target.address(), target.node()));
+    }
+    host_->SetReplicaTargets(
         routed.get(), response, onward,
         [reactor, routed](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
   });

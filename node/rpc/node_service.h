@@ -19,6 +19,7 @@
 #include "node/workers/stage_host.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/kv_store/kv_folder.h"
+#include "shard/kv_transfer/kv_replicas.h"
 #include "transport/base/event_loop.h"
 #include "transport/base/steady_time.h"
 
@@ -38,6 +39,7 @@ class NodeService final : public wire::Node::CallbackService {
     // The folder in which stages keep prompts, as StageHost::Options have it; empty: none.
     std::string kv_folder = {};
     uint64_t kv_bytes_max = 0;
+    KvReplicas* replicas = nullptr;  // outlives the service
   };
   // The address by which this node reaches the node with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;
@@ -83,6 +85,16 @@ class NodeService final : public wire::Node::CallbackService {
   grpc::ServerUnaryReactor* ClearKvCaches(grpc::CallbackServerContext* context,
                                           const wire::ClearKvCachesRequest* request,
                                           wire::ClearKvCachesResponse* response) override;
+  grpc::ServerUnaryReactor* FetchWeights(grpc::CallbackServerContext* context,
+                                         const wire::FetchWeightsRequest* request,
+                                         wire::FetchWeightsResponse* response) override;
+  grpc::ServerUnaryReactor* SetReplicaTargets(grpc::CallbackServerContext* context,
+                                              const wire::SetReplicaTargetsRequest* request,
+                                              wire::SetReplicaTargetsResponse* response) override;
+  grpc::ServerBidiReactor<wire::KeepReplicasRequest, wire::KeepReplicasResponse>* KeepReplicas(
+      grpc::CallbackServerContext*) override {
+    return identity_.replicas->Keep();
+  }
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const wire::DetokenizeRequest* request,
                                        wire::DetokenizeResponse* response) override;
@@ -97,6 +109,8 @@ class NodeService final : public wire::Node::CallbackService {
  private:
   // `address` with the host by which this node reaches the node with that id, where known. Loop.
   std::string Reroute(const std::string& address, const std::string& node_id) const;
+  // The same for the nodes that weights come from.
+  void RerouteSources(wire::StageSpec* spec) const;
 
   EventLoop* const loop_;
   StageHost* const host_;

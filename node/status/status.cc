@@ -232,6 +232,17 @@ std::string StatusText(const ClusterSnapshot& report,
 
 namespace {
 
+json ReplicasJson(const wire::StageStatus& stage) {
+  json replicas = json::array();
+  for (const wire::ReplicaStatus& replica : stage.replicas()) {
+    replicas.push_back({{"node", PrintableText::From(replica.node_name())},
+                        {"layers", {replica.layers().begin(), replica.layers().end()}},
+                        {"bytes_behind", replica.bytes_behind()},
+                        {"problem", PrintableText::From(replica.note(), kShownPathBytesMax)}});
+  }
+  return replicas;
+}
+
 json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) {
   const bool ok = stage.status().code() == 0;
   return {
@@ -253,6 +264,7 @@ json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) 
       {"bytes_in", stage.bytes_in()},
       {"bytes_out", stage.bytes_out()},
       {"kv_disk_bytes", stage.kv_disk_bytes()},
+      {"replicas", ReplicasJson(stage)},
       {"activations", ActivationTypeName(stage.activations().type())},
       {"f32_rows_max", stage.activations().f32_rows_max()},
       {"link_wire", stage.link_wire()},

@@ -101,7 +101,19 @@ std::string ActivationsText(const wire::StageStatus& status) {
 // Of prompts, on its node's disk.
 std::string KeptText(const wire::StageStatus& status) {
   if (status.kv_disk_bytes() == 0) return "";
-  return absl::StrCat(", keeps ", BytesText(status.kv_disk_bytes()), " of prompts");
+  std::string text = absl::StrCat(", keeps ", BytesText(status.kv_disk_bytes()), " of prompts");
+  for (const wire::ReplicaStatus& replica : status.replicas()) {
+    const PrintableText node = PrintableText::From(replica.node_name());
+    if (!replica.note().empty()) {
+      absl::StrAppend(&text, ", no copies", node.empty() ? "" : " at ", node, ": ",
+                      PrintableText::From(replica.note(), kShownPathBytesMax));
+    } else if (replica.bytes_behind() == 0) {
+      absl::StrAppend(&text, ", copies at ", node);
+    } else {
+      absl::StrAppend(&text, ", copies at ", node, " but for ", BytesText(replica.bytes_behind()));
+    }
+  }
+  return text;
 }
 
 }  // namespace

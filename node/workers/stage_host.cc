@@ -224,6 +224,7 @@ void StageHost::FillStatus(const Stage& stage, wire::StageStatus* status) const 
   status->set_bytes_in(stage.work.bytes_in());
   status->set_bytes_out(stage.work.bytes_out());
   status->set_kv_disk_bytes(stage.work.kv_disk_bytes());
+  *status->mutable_replicas() = stage.work.replicas();
   *status->mutable_activations() = stage.work.activations();
   status->set_link_wire(stage.work.link_wire());
   status->set_link_note(stage.work.link_note());

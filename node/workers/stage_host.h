@@ -56,6 +56,9 @@ class StageHost {
     // Where stages keep KV blocks, and the most bytes of all of them together; 0: they keep none.
     std::string kv_folder;
     uint64_t kv_bytes_max = 0;
+    bool standby = false;  // weights are fetched ahead
+    // Called before the worker of a stage opens its KV blocks. Does not block. May be null.
+    std::function<void(const wire::StageSpec& spec)> release_kv;
   };
   // Of the forwarded call to the worker; made before the coordinator's call can end.
   using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call in flight
@@ -72,12 +75,19 @@ class StageHost {
   // stage that `spec` keeps becomes this one, even if the load fails.
   void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
 
+  // Fetches the weights of a stage that this node would get if another one were lost, in the
+  // background. kFailedPrecondition: it is not standby, or has no place for them.
+  absl::Status FetchAhead(const wire::StageSpec& spec);
+
   // `done` gets the answer of the stage's worker, or its death. kNotFound: no such stage. `request`
   // and `response` must live until `done` is called.
   void Connect(const wire::ConnectStageRequest* request, wire::ConnectStageResponse* response,
                const Context& context, Done done);
   void MoveCaches(const wire::MoveCachesRequest* request, wire::MoveCachesResponse* response,
                   const Context& context, Done done);
+  void SetReplicaTargets(const wire::SetReplicaTargetsRequest* request,
+                         wire::SetReplicaTargetsResponse* response, const Context& context,
+                         Done done);
   void Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
                 const Context& context, Done done);
   void Detokenize(const wire::DetokenizeRequest* request, wire::DetokenizeResponse* response,
@@ -168,6 +178,7 @@ class StageHost {
 
   // Moves the stage of the earlier plan that `stage` keeps into it; false: there is none such.
   bool TakeKept(Stage* stage);
+  static WeightFetcher::Request FetchRequestOf(const wire::StageSpec& spec);
   void BeginFetch(Stage* stage);
   void WatchFetches();
   void OnFetched(const StageKey& key, uint64_t id, absl::StatusOr<WeightFetcher::Fetched> fetched);

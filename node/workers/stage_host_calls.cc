@@ -107,6 +107,18 @@ void StageHost::MoveCaches(const wire::MoveCachesRequest* request,
           &Async::MoveCaches, std::move(done));
 }
 
+void StageHost::SetReplicaTargets(const wire::SetReplicaTargetsRequest* request,
+                                  wire::SetReplicaTargetsResponse* response,
+                                  const Context& context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  if (absl::Status status = Newest(request->epoch()); !status.ok()) {
+    std::move(done)(status);
+    return;
+  }
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context,
+          &Async::SetReplicaTargets, std::move(done));
+}
+
 void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
                          const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());

@@ -163,20 +163,50 @@ bool StageHost::TakeKept(Stage* stage) {
   return true;
 }
 
+WeightFetcher::Request StageHost::FetchRequestOf(const wire::StageSpec& spec) {
+  WeightFetcher::Request request;
+  request.model_id = spec.model_id();
+  request.path = spec.model_path();
+  request.address = spec.source_address();
+  for (const wire::WeightPeer& peer : spec.weight_peers()) {
+    request.peers.push_back(peer.address());
+  }
+  request.remote = spec.remote();
+  request.layers = {spec.layers().begin(), spec.layers().end()};
+  request.unverified = spec.unverified();
+  return request;
+}
+
+absl::Status StageHost::FetchAhead(const wire::StageSpec& spec) {
+  DCHECK(loop_->InLoopThread());
+  if (!options_.standby || options_.fetcher == nullptr || stopping_) {
+    return absl::FailedPreconditionError("it does not fetch ahead (strata node --standby)");
+  }
+  WeightFetcher::Callbacks callbacks;
+  callbacks.progress = [](uint64_t, uint64_t) {};
+  callbacks.done = [fetcher = options_.fetcher, model = ModelNameOf(spec),
+                    layers = spec.layers()](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+    if (!fetched.ok()) {
+      LOG(WARNING) << "standby: layers " << layers.begin() << "-" << layers.end() - 1 << " of "
+                   << model << " are not here: " << fetched.status().message();
+      return;
+    }
+    if (fetched->bytes_fetched > 0) {
+      LOG(INFO) << "standby: layers " << layers.begin() << "-" << layers.end() - 1 << " of " << model
+                << " are here";
+    }
+    if (fetched->lease != nullptr) fetcher->LetGo(std::move(fetched->lease));
+  };
+  options_.fetcher->Start(FetchRequestOf(spec), std::move(callbacks));
+  return absl::OkStatus();
+}
+
 void StageHost::BeginFetch(Stage* stage) {
   stage->state = State::kFetching;
   stage->fetch_progress = std::make_shared<FetchProgress>();
-  WeightFetcher::Request request;
-  request.model_id = stage->spec.model_id();
+  WeightFetcher::Request request = FetchRequestOf(stage->spec);
   // After a first fetch the spec's path names the cache's copy.
-  if (!stage->fetched_again) request.path = stage->spec.model_path();
-  request.address = stage->spec.source_address();
-  for (const wire::WeightPeer& peer : stage->spec.weight_peers()) {
-    request.peers.push_back(peer.address());
-  }
-  request.remote = stage->spec.remote();
-  request.layers = {stage->spec.layers().begin(), stage->spec.layers().end()};
-  request.unverified = stage->spec.unverified();
+  if (stage->fetched_again) request.path.clear();
   request.check_again = stage->fetched_again;
   WeightFetcher::Callbacks callbacks;
   callbacks.progress = [progress = stage->fetch_progress](uint64_t done, uint64_t total) {
@@ -273,6 +303,7 @@ void StageHost::BeginLoad(Stage* stage) {
   stage->spec.set_host_bytes_max(MemoryLeftOn(kCpuDevice));
   // The other half is for stages that come later, and for models that are not loaded.
   if (stage->kv_bytes_max == 0) stage->kv_bytes_max = KvBytesLeft() / 2;
+  if (options_.release_kv != nullptr) options_.release_kv(stage->spec);
   calls_[stage->id] = stage->context;
   gate_.Enter();
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());

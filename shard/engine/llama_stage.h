@@ -81,7 +81,7 @@ class LlamaStage final : public Stage {
   absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
   absl::Status WriteCache(int32_t slot, const CachePart& part) override;
   void SetKvStore(std::unique_ptr<KvStore> store) override;
-  uint64_t StoredBytes() const override { return store_ == nullptr ? 0 : store_->bytes_used(); }
+  std::shared_ptr<KvStore> kv_store() const override { return store_; }
   std::vector<KvName> StoredBlocks() const override;
   std::vector<KvName> TakeLostBlocks() override;
   const llama_vocab* vocab() const override;
@@ -207,7 +207,7 @@ class LlamaStage final : public Stage {
   };
   std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
 
-  std::unique_ptr<KvStore> store_;   // may be null
+  std::shared_ptr<KvStore> store_;   // as kv_store(); may be null
   std::vector<KvName> lost_blocks_;  // since TakeLostBlocks(), but for those of store_
 
   // The batch that BeginLookahead() has begun; no tokens: none. next_ does not include it.

@@ -149,8 +149,8 @@ class Stage {
 
   // From now on STORE and LOAD use this store: for blocks where SplitsCaches(), else for states.
   virtual void SetKvStore(std::unique_ptr<KvStore> /*store*/) {}
-  // Of the store, on the disk. Any thread.
-  virtual uint64_t StoredBytes() const { return 0; }
+  // Null: there is none. Shared with calls that ask for what it keeps.
+  virtual std::shared_ptr<KvStore> kv_store() const { return nullptr; }
   // Names of the blocks in the store, the least recently used first.
   virtual std::vector<KvName> StoredBlocks() const { return {}; }
   // The blocks that could not be kept, or are no longer there, since the last call.

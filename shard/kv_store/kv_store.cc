@@ -9,10 +9,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/log/log.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -77,6 +80,13 @@ absl::StatusOr<Descriptor> Lock(const std::string& folder) {
 
 int64_t FileTime(fs::file_time_type time) { return time.time_since_epoch().count(); }
 
+absl::StatusOr<KvCipher> CipherOf(const Secret& key, const wire::KvIdentity& identity) {
+  const wire::KvCacheAbout& about = identity.about();
+  return KvCipher::Make(
+      key, absl::StrCat(absl::BytesToHexString(about.model_id()), "\n", about.layers().begin(), "\n",
+                        about.layers().end(), "\n", identity.device(), "\n", identity.setting()));
+}
+
 // Removes stores that nobody has open, the least recently used first, until at most `bytes_max` are
 // left of them.
 void RemoveOthers(const std::string& root, const std::string& own, uint64_t bytes_max) {
@@ -96,7 +106,7 @@ void Touch(int fd) {
   futimens(fd, times);
 }
 
-absl::StatusOr<std::string> ReadAll(const std::string& path) {
+absl::StatusOr<std::string> ReadAll(const std::string& path, bool counts_as_used) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return absl::NotFoundError(SystemError(path).message());
   struct stat about = {};
@@ -111,44 +121,47 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
     done += static_cast<size_t>(n);
   }
   bytes.resize(done);
-  Touch(file.fd());
+  if (counts_as_used) Touch(file.fd());
   return bytes;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
-  const std::string root = std::move(options.folder);
+  const std::string& root = options.folder;
   const auto key = KeyOf(root);
   if (!key.ok()) return key.status();
-  auto caller = KvCipher::Make(*key, options.identity);
+  auto caller = CipherOf(*key, options.identity);
   if (!caller.ok()) return caller.status();
-  auto writer = KvCipher::Make(*key, options.identity);
+  auto writer = CipherOf(*key, options.identity);
   if (!writer.ok()) return writer.status();
   const std::string folder = absl::StrCat(root, "/", caller->folder());
   auto lock = Lock(folder);
   if (!lock.ok()) return lock.status();
   RemoveOthers(root, folder, options.others_bytes_max);
-  if (auto s = WritePrivateFile(folder + kKvAboutFile, options.about.SerializeAsString(),
-                                PrivateFileMode::kReplace);
+  const std::string about = options.identity.about().SerializeAsString();
+  if (auto s = WritePrivateFile(folder + kKvAboutFile, about, PrivateFileMode::kReplace);
       !s.ok()) {
     LOG(WARNING) << "strata cache show cannot tell what it is of: " << s.message();
   }
+  Ciphers ciphers = {.caller = *std::move(caller), .writer = *std::move(writer)};
   std::unique_ptr<KvStore> store(
-      new KvStore(folder, {.caller = *std::move(caller), .writer = *std::move(writer)},
-                  lock->Release(), options.bytes_max));
+      new KvStore(std::move(options), folder, std::move(ciphers), lock->Release()));
   store->Scan();
   store->writer_ = std::thread([store = store.get()] { store->RunWriter(); });
   return store;
 }
 
-KvStore::KvStore(std::string folder, Ciphers ciphers, int lock_fd, uint64_t bytes_max)
-    : folder_(std::move(folder)),
+KvStore::KvStore(Options options, std::string folder, Ciphers ciphers, int lock_fd)
+    : root_(std::move(options.folder)),
+      identity_(std::move(options.identity)),
+      folder_(std::move(folder)),
       ciphers_(std::move(ciphers)),
       lock_fd_(lock_fd),
-      bytes_max_(bytes_max) {}
+      bytes_max_(options.bytes_max) {}
 
 KvStore::~KvStore() {
+  SetFollowers({});
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
@@ -201,11 +214,13 @@ void KvStore::Put(const KvCipher::BlockId& id, std::string bytes) {
   }
   blocks_[name] = {.bytes = size,
                    .used = FileTime(fs::file_time_type::clock::now()),
+                   .scope = std::string(id.scope),
                    .waiting = std::make_shared<const Unwritten>(
                        Unwritten{.scope = std::string(id.scope), .bytes = std::move(bytes)})};
   bytes_used_ += size;
   waiting_bytes_ += size;
   to_write_.push_back(name);
+  ++changes_;
 }
 
 absl::StatusOr<std::string> KvStore::Get(const KvCipher::BlockId& id) {
@@ -225,14 +240,82 @@ absl::StatusOr<std::string> KvStore::Get(const KvCipher::BlockId& id) {
     }
   }
   const std::string path = PathOf(ciphers_.caller, name);
-  auto sealed = ReadAll(path);
+  auto sealed = ReadAll(path, /*counts_as_used=*/true);
   auto bytes = sealed.ok() ? ciphers_.caller.Open(id, *sealed) : sealed;
+  absl::MutexLock lock(mu_);
+  const auto found = blocks_.find(name);
   if (!bytes.ok()) {
     LOG(WARNING) << path << ": " << bytes.status().message() << "; its tokens are fed again";
-    absl::MutexLock lock(mu_);
     Lose(name);
+  } else if (found != blocks_.end() && !found->second.scope) {
+    found->second.scope = std::string(id.scope);
+    ++changes_;
   }
   return bytes;
+}
+
+void KvStore::SetFollowers(std::vector<std::unique_ptr<KvFollower>> followers) {
+  absl::MutexLock lock(followers_mu_);
+  followers_.swap(followers);  // the others end without the lock
+}
+
+std::vector<wire::ReplicaStatus> KvStore::FollowerStatus() const {
+  absl::MutexLock lock(followers_mu_);
+  std::vector<wire::ReplicaStatus> all;
+  all.reserve(followers_.size());
+  for (const auto& follower : followers_) all.push_back(follower->status());
+  return all;
+}
+
+std::vector<KvStore::Kept> KvStore::KeptBlocks() const {
+  std::vector<std::pair<int64_t, Kept>> by_use;
+  {
+    absl::MutexLock lock(mu_);
+    by_use.reserve(blocks_.size());
+    for (const auto& [name, block] : blocks_) {
+      by_use.emplace_back(block.used,
+                          Kept{.name = name, .scope = block.scope, .bytes = block.bytes});
+    }
+  }
+  std::ranges::stable_sort(by_use, std::ranges::greater(),
+                           [](const auto& each) { return each.first; });
+  std::vector<Kept> kept;
+  kept.reserve(by_use.size());
+  for (auto& [used, block] : by_use) kept.push_back(std::move(block));
+  return kept;
+}
+
+uint64_t KvStore::AwaitChange(uint64_t seen, absl::Duration limit) const {
+  absl::MutexLock lock(mu_);
+  const auto is_other = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return changes_ != seen; };
+  mu_.AwaitWithTimeout(absl::Condition(&is_other), limit);
+  return changes_;
+}
+
+void KvStore::Wake() {
+  absl::MutexLock lock(mu_);
+  ++changes_;
+}
+
+absl::StatusOr<KvStore::Reader> KvStore::NewReader() const {
+  const auto key = KeyOf(root_);
+  if (!key.ok()) return key.status();
+  auto cipher = CipherOf(*key, identity_);
+  if (!cipher.ok()) return cipher.status();
+  return Reader(this, *std::move(cipher));
+}
+
+absl::StatusOr<std::string> KvStore::Reader::Read(const KvCipher::BlockId& id) const {
+  std::shared_ptr<const Unwritten> waiting;
+  {
+    absl::MutexLock lock(store_->mu_);
+    const auto found = store_->blocks_.find(id.name);
+    if (found == store_->blocks_.end()) return absl::NotFoundError("a KV block is not there");
+    waiting = found->second.waiting;
+  }
+  if (waiting != nullptr) return waiting->bytes;
+  const auto sealed = ReadAll(store_->PathOf(cipher_, id.name), /*counts_as_used=*/false);
+  return sealed.ok() ? cipher_.Open(id, *sealed) : sealed;
 }
 
 void KvStore::Forget(const KvName& name) {
@@ -259,6 +342,7 @@ void KvStore::Erase(const KvName& name) {
   } else {
     unlink(PathOf(ciphers_.caller, name).c_str());
   }
+  ++changes_;
   blocks_.erase(found);
 }
 

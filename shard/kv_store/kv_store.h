@@ -16,33 +16,42 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "proto/node.pb.h"
 #include "shard/kv_store/kv_block.h"
 #include "shard/kv_store/kv_cipher.h"
 
 namespace strata {
 
-// Of one thread; a thread of its own writes what Put() has taken.
+// Follows what a store keeps, such as to copy it to another node (shard/kv_transfer/kv_replicator.h).
+class KvFollower {
+ public:
+  virtual ~KvFollower() = default;
+  virtual wire::ReplicaStatus status() const = 0;  // any thread
+};
+
+// Of one thread, but for what says otherwise; a thread of its own writes what Put() has taken.
 class KvStore {
  public:
   struct Options {
     std::string folder;             // of all stores of the node; made if it is not there
-    std::string identity;           // of the blocks, as above
-    wire::KvCacheAbout about;       // the same for people
+    wire::KvIdentity identity;      // of the blocks, as above
     uint64_t bytes_max = 0;         // of this store's files
     uint64_t others_bytes_max = 0;  // of stores that nobody has open; the oldest are removed
   };
   // Blocks on the disk. Errors name the folder; kFailedPrecondition: another process has the store.
   static absl::StatusOr<std::unique_ptr<KvStore>> Open(Options options);
-  // Waits until everything is written.
+  // Ends its followers, and waits until everything is written.
   ~KvStore();
 
   // Of the blocks that are there, the least recently used first.
@@ -61,8 +70,40 @@ class KvStore {
   std::vector<KvName> TakeLost();
 
   const std::string& folder() const { return folder_; }
+  const wire::KvIdentity& identity() const { return identity_; }
   uint64_t bytes_max() const { return bytes_max_; }
   uint64_t bytes_used() const;  // any thread
+
+  // Ends the followers that it has, and keeps these until it is destroyed. Any thread.
+  void SetFollowers(std::vector<std::unique_ptr<KvFollower>> followers);
+  std::vector<wire::ReplicaStatus> FollowerStatus() const;  // any thread
+
+  // For followers, on any thread.
+  //
+  struct Kept {
+    KvName name;
+    // nullopt: not known, since it was neither put nor read since the store was opened.
+    std::optional<std::string> scope;
+    uint64_t bytes = 0;  // of its file
+  };
+  std::vector<Kept> KeptBlocks() const;  // the most recently used first
+  // Waits until there have been other changes of what is kept than `seen`, or for `limit`. Returns
+  // their number.
+  uint64_t AwaitChange(uint64_t seen, absl::Duration limit) const;
+  void Wake();  // ends AwaitChange(), as a change does
+  // Reads blocks on a thread of its own. Errors as Open()'s.
+  class Reader {
+   public:
+    // As Get(), but nothing is lost, and the block does not count as used.
+    absl::StatusOr<std::string> Read(const KvCipher::BlockId& id) const;
+
+   private:
+    friend class KvStore;
+    Reader(const KvStore* store, KvCipher cipher) : store_(store), cipher_(std::move(cipher)) {}
+    const KvStore* store_;
+    KvCipher cipher_;
+  };
+  absl::StatusOr<Reader> NewReader() const;  // which the store outlives
 
  private:
   struct Unwritten {
@@ -72,6 +113,7 @@ class KvStore {
   struct Block {
     uint64_t bytes = 0;  // of its file
     int64_t used = 0;    // when it was taken or read, by the file system's clock
+    std::optional<std::string> scope;  // nullopt: not known
     // To be written, shared with the writer; null: it is on the disk.
     std::shared_ptr<const Unwritten> waiting;
   };
@@ -80,7 +122,7 @@ class KvStore {
     KvCipher caller, writer;
   };
 
-  KvStore(std::string folder, Ciphers ciphers, int lock_fd, uint64_t bytes_max);
+  KvStore(Options options, std::string folder, Ciphers ciphers, int lock_fd);
   void Scan();
   void RunWriter();
   absl::Status Write(const KvName& name, const Unwritten& block) const;
@@ -92,6 +134,8 @@ class KvStore {
   void Lose(const KvName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Erase(const KvName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const std::string root_;
+  const wire::KvIdentity identity_;
   const std::string folder_;
   const Ciphers ciphers_;
   const int lock_fd_;
@@ -105,7 +149,10 @@ class KvStore {
   std::vector<KvName> lost_ ABSL_GUARDED_BY(mu_);
   bool has_failed_ ABSL_GUARDED_BY(mu_) = false;  // the last block, which was logged
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;  // of the names and scopes in blocks_
   std::thread writer_;
+  mutable absl::Mutex followers_mu_;  // taken before mu_
+  std::vector<std::unique_ptr<KvFollower>> followers_ ABSL_GUARDED_BY(followers_mu_);
 };
 
 }  // namespace strata

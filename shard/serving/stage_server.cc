@@ -84,6 +84,10 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
     }
     return work;
   }
+  std::shared_ptr<KvStore> kv_store() const override {
+    absl::MutexLock lock(mu_);
+    return kv_store_.lock();
+  }
   const wire::StageSpec& spec() const override { return spec_; }
 
  private:
@@ -172,6 +176,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;      // places in it not yet released to the sender
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);  // at most kTasksMax
   Work work_ ABSL_GUARDED_BY(mu_);               // without the current step
+  std::weak_ptr<KvStore> kv_store_ ABSL_GUARDED_BY(mu_);  // of the stage, while it is here
   int64_t computing_since_us_ ABSL_GUARDED_BY(mu_) = 0;
   // Set when the link before this stage has ended; handled after the inbox is empty.
   std::optional<absl::Status> incoming_ended_ ABSL_GUARDED_BY(mu_);
@@ -363,11 +368,10 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     return;
   }
   runner_.emplace(spec_, where_, clock_, *std::move(stage));
-  const uint64_t stored_bytes = runner_->stage()->StoredBytes();
   {
     absl::MutexLock lock(mu_);
     n_embd_ = runner_->stage()->facts().n_embd;
-    work_.kv_disk_bytes = stored_bytes;
+    kv_store_ = runner_->stage()->kv_store();
     serving_ = true;
   }
   std::move(loaded)(runner_->stage()->facts());
@@ -509,11 +513,9 @@ void StageServerImpl::RunStep(wire::Step step, const QueuedFrame& queued) {
     computing_since_us_ = start_us;
   }
   StepRunner::Outcome outcome = runner_->Run(step, queued.frame.payload, start_us);
-  const uint64_t stored_bytes = runner_->stage()->StoredBytes();
   {
     absl::MutexLock lock(mu_);
     work_.busy_us += outcome.compute_us + outcome.sample_us;
-    work_.kv_disk_bytes = stored_bytes;
     computing_since_us_ = 0;
   }
   if (!outcome.status.ok()) {

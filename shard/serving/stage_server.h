@@ -88,11 +88,12 @@ class StageServer {
     uint64_t rows = 0;
     uint64_t bytes_in = 0;  // of frames over its links
     uint64_t bytes_out = 0;
-    uint64_t kv_disk_bytes = 0;  // of KV blocks on the disk, at present
-    std::string link_wire;       // of the link to the next stage; empty: none is open
+    std::string link_wire;  // of the link to the next stage; empty: none is open
     std::string link_note;
   };
   virtual Work work() const = 0;
+  // Of the loaded stage; null: it keeps none. Any thread.
+  virtual std::shared_ptr<KvStore> kv_store() const = 0;
 
   virtual const wire::StageSpec& spec() const = 0;
 };

@@ -150,22 +150,21 @@ void OpenKvStore(const wire::LoadStageRequest& request, Stage* stage) {
   if (!request.has_kv_store() || spec.cache().exact()) return;
   const Stage::Facts& facts = stage->facts();
   const wire::Versions& versions = LocalVersions();
+  wire::KvIdentity identity;
+  wire::KvCacheAbout* const about = identity.mutable_about();
+  about->set_model_id(spec.model_id());
+  about->set_model_name(spec.model_name().empty() ? ModelFileStem(spec.model_path())
+                                                  : spec.model_name());
+  *about->mutable_layers() = spec.layers();
+  identity.set_device(spec.device());
   // The context's length, as it decides how some models turn their keys.
-  const std::string identity =
-      absl::StrJoin({absl::BytesToHexString(spec.model_id()), absl::StrCat(facts.layers.begin),
-                     absl::StrCat(facts.layers.end), spec.cache().type_k(), spec.cache().type_v(),
-                     spec.cache().flash_attention(), absl::StrCat(spec.cache().kv_cells()),
-                     absl::StrCat(facts.n_ctx), absl::StrCat(facts.n_seq_max), spec.device(),
-                     versions.llama(), versions.ggml()},
-                    "\n");
-  wire::KvCacheAbout about;
-  about.set_model_id(spec.model_id());
-  about.set_model_name(spec.model_name().empty() ? ModelFileStem(spec.model_path())
-                                                 : spec.model_name());
-  *about.mutable_layers() = spec.layers();
+  identity.set_setting(
+      absl::StrJoin({spec.cache().type_k(), spec.cache().type_v(), spec.cache().flash_attention(),
+                     absl::StrCat(spec.cache().kv_cells()), absl::StrCat(facts.n_ctx),
+                     absl::StrCat(facts.n_seq_max), versions.llama(), versions.ggml()},
+                    "\n"));
   auto store = KvStore::Open({.folder = request.kv_store().folder(),
-                              .identity = identity,
-                              .about = about,
+                              .identity = std::move(identity),
                               .bytes_max = request.kv_store().bytes_max(),
                               .others_bytes_max = request.kv_store().others_bytes_max()});
   if (store.ok()) {

@@ -21,8 +21,10 @@
 #include "shard/engine/stage.h"
 #include "shard/engine/tokenize.h"
 #include "shard/kv_store/kv_block.h"
+#include "shard/kv_store/kv_store.h"
 #include "shard/kv_transfer/cache_mover.h"
 #include "shard/kv_transfer/cache_stream.h"
+#include "shard/kv_transfer/kv_replicator.h"
 #include "shard/model/stage_spec.h"
 #include "shard/serving/link_selector.h"
 #include "shard/serving/same_stage.h"
@@ -116,6 +118,9 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
                                        wire::MoveCachesResponse* response) override;
   grpc::ServerWriteReactor<wire::CachePiece>* ReadCaches(
       grpc::CallbackServerContext* context, const wire::ReadCachesRequest* request) override;
+  grpc::ServerUnaryReactor* SetReplicaTargets(grpc::CallbackServerContext* context,
+                                              const wire::SetReplicaTargetsRequest* request,
+                                              wire::SetReplicaTargetsResponse* response) override;
   grpc::ServerUnaryReactor* OfferLink(grpc::CallbackServerContext* context,
                                       const wire::OfferLinkRequest* request,
                                       wire::OfferLinkResponse* response) override {
@@ -244,7 +249,12 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
       work->set_rows(done.rows);
       work->set_bytes_in(done.bytes_in);
       work->set_bytes_out(done.bytes_out);
-      work->set_kv_disk_bytes(done.kv_disk_bytes);
+      if (const auto store = stage->kv_store(); store != nullptr) {
+        work->set_kv_disk_bytes(store->bytes_used());
+        for (wire::ReplicaStatus& replica : store->FollowerStatus()) {
+          *work->add_replicas() = std::move(replica);
+        }
+      }
       *work->mutable_activations() = stage->activations();
       work->set_link_wire(done.link_wire);
       work->set_link_note(done.link_note);
@@ -355,6 +365,22 @@ absl::Status WorkerServerImpl::Connect(StageServer* stage, const std::string& ne
   }
   stage->SetOutgoing(std::move(dialled->link), std::move(dialled->note));
   return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::SetReplicaTargets(
+    grpc::CallbackServerContext* context, const wire::SetReplicaTargetsRequest* request,
+    wire::SetReplicaTargetsResponse*) {
+  const auto stage = FindStage(request->epoch(), request->stage());
+  if (!stage.ok()) return Answer(context, stage.status());
+  const auto store = (*stage)->kv_store();
+  if (store == nullptr) return Answer(context, absl::OkStatus());
+  std::vector<std::unique_ptr<KvFollower>> followers;
+  for (const wire::ReplicaTarget& target : request->targets()) {
+    followers.push_back(target.why_none().empty() ? StartReplicator(store.get(), target)
+                                                  : NoReplicator(target));
+  }
+  store->SetFollowers(std::move(followers));
+  return Answer(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerContext* context,

@@ -124,8 +124,12 @@ TEST_F(KeptPrompts, AreShownAndForgotten) {
   EXPECT_TRUE(Eventually([&] {
     const Json shown = kept();
     return shown["nodes"].size() == 2 && std::ranges::all_of(shown["nodes"], [&](const Json& node) {
-             return node["caches"].size() == 1 && node["caches"][0]["model"] == name_ &&
-                    node["caches"][0]["loaded"] == true && node["caches"][0]["blocks"] >= 4;
+             // Its own, and the copies of the other's.
+             return node["caches"].size() == 2 &&
+                    std::ranges::all_of(node["caches"], [&](const Json& cache) {
+                      return cache["model"] == name_ && cache["loaded"] == true &&
+                             cache["blocks"] >= 4;
+                    });
            });
   }));
   EXPECT_TRUE(Eventually([&] { return Node(0, 0)["stages"][0]["kv_disk_bytes"] > 0; }));
@@ -172,6 +176,25 @@ TEST_F(KeptPrompts, AWorkerThatDiesCostsNoPrompt) {
   EXPECT_EQ(reply.body.find("error"), std::string::npos) << reply.body.substr(0, 2000);
   EXPECT_NE(reply.body.find("[DONE]"), std::string::npos);
   EXPECT_GE(Metric("strata_prompt_tokens_loaded_total"), 300);
+}
+
+TEST_F(KeptPrompts, ANodeThatIsLostForGoodCostsNoPrompt) {
+  Json body = Json{{"model", name_},   {"prompt", prompt_},  {"max_tokens", 1500},
+                   {"temperature", 0}, {"ignore_eos", true}, {"stream", true}};
+  testing::HttpClient client(ports_[0]);
+  ASSERT_TRUE(client.Post("/v1/completions", body.dump()));
+  ASSERT_TRUE(Eventually([this] {
+    const Json stages = Node(0, 1)["stages"];
+    return stages.size() == 1 && stages[0]["replicas"].size() == 1 &&
+           stages[0]["replicas"][0]["problem"] == "" &&
+           stages[0]["replicas"][0]["bytes_behind"] == 0 && Metric("strata_kv_blocks") >= 5;
+  })) << Node(0, 1);
+  (*nodes_[1])->Kill();
+  const testing::HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body.find("error"), std::string::npos) << reply.body.substr(0, 2000);
+  EXPECT_NE(reply.body.find("[DONE]"), std::string::npos);
+  EXPECT_GE(Metric("strata_prompt_tokens_loaded_total"), 300) << "from the copies of its layers";
 }
 
 class KeptNowhere : public KeptPrompts {

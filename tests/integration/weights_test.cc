@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/generation/generation_engine.h"
 #include "coordinator/generation/node_client.h"
@@ -41,18 +42,20 @@ constexpr absl::Duration kStartTime = absl::Seconds(60);
 // Each node has a folder of its own for this, and only one has the file there.
 constexpr char kModel[] = "model.gguf";
 constexpr uint32_t kContext = 128;
+constexpr int64_t kCallMs = 10'000;
 
 // A node that runs in `folder`.
 class FolderNode {
  public:
-  FolderNode(const std::string& name, const std::string& folder) : folder_(folder) {
+  FolderNode(const std::string& name, const std::string& folder, const char* more_args = "")
+      : folder_(folder) {
     ChildProcess::Options options;
     options.program = "/bin/sh";
     options.args = {"sh", "-c",
                     absl::StrCat("cd ", folder, " && exec ", STRATA_PROGRAM,
                                  " node --listen 127.0.0.1:0 --no-mdns --ephemeral --threads 1"
-                                 " --stop-with-parent --verbose --cache-dir cache --name ",
-                                 name)};
+                                 " --stop-with-parent --verbose --cache-dir cache ",
+                                 more_args, " --name ", name)};
     options.on_stdout_line = [this](absl::string_view line) {
       const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object() || !json.contains("node")) return;
@@ -320,6 +323,30 @@ TEST_F(WeightsReachTheNodes, PeersTogetherReplaceASourceThatIsGone) {
   EXPECT_GT(second, 0.5);
   const double bytes = static_cast<double>(model_->tensor_bytes()) / (1 << 20);
   EXPECT_NEAR(before + first + second, bytes, 0.3);
+}
+
+TEST_F(WeightsReachTheNodes, AStandbyNodeHasThemBeforeItNeedsThem) {
+  ASSERT_TRUE(with_->client()->ShareModel(kModel).ok());
+  wire::FetchWeightsRequest request;
+  *request.mutable_spec() = SpecOf({2, model_->n_layer()});
+  EXPECT_TRUE(absl::IsFailedPrecondition(without_->client()->FetchWeights(request, kCallMs)));
+  FolderNode standby("other", folder_ + "/other", "--standby");
+  const absl::Status asked = standby.client()->FetchWeights(request, kCallMs);
+  ASSERT_TRUE(asked.ok()) << asked;
+  const std::string source = with_->client()->address();
+  for (int i = 0; i < 1000 && standby.MebibytesFrom(source) == 0; ++i) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_GT(standby.MebibytesFrom(source), 1);
+  with_->Kill();
+  wire::StageSpec spec = SpecOf({2, model_->n_layer()});
+  spec.set_stage(1);
+  spec.set_n_stages(2);
+  spec.clear_source_address();
+  spec.set_no_source(true);
+  const auto loaded =
+      standby.client()->LoadStage(spec, [](const wire::LoadProgress&) { return true; });
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
 }
 
 TEST_F(WeightsReachTheNodes, AllThatHaveThemGiveThemAtOnce) {

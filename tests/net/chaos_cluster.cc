@@ -126,7 +126,7 @@ void StrataRun::Add(std::string* to, absl::string_view line) {
 }
 
 ChaosCluster::ChaosCluster(const std::string& model, uint64_t disk_bytes)
-    : nodes_(kNodes), doors_(kNodes), log_read_(kNodes) {
+    : nodes_(kNodes), doors_(kNodes), log_read_(kNodes), data_dirs_(kNodes) {
   const std::string folder = testing::MakeTestFolder();
   model_path_ = folder + "/model.gguf";
   // A copy, so that this process's reads of the model do not keep the nodes' pages in memory.
@@ -174,9 +174,13 @@ bool ChaosCluster::Undrain(size_t node, std::string* said) {
 void ChaosCluster::StartNode(size_t node) {
   const std::string& disk = disks_[node]->path();
   RemoveCachedWeights(node);
-  nodes_[node] = std::make_unique<NodeOn>(hosts_[node].get(), hosts_[node]->name(),
-                                          std::vector<std::string>{"--cache-dir", disk},
-                                          NodeOn::Measure::kYes);
+  // What it kept of prompts is lost with it: only the copies on other nodes are left.
+  if (!data_dirs_[node].empty()) std::filesystem::remove_all(data_dirs_[node]);
+  data_dirs_[node] = testing::MakeTestFolder();
+  nodes_[node] = std::make_unique<NodeOn>(
+      hosts_[node].get(), hosts_[node]->name(),
+      std::vector<std::string>{"--cache-dir", disk, "--data-dir", data_dirs_[node]},
+      NodeOn::Measure::kYes);
   if (slow_disk_ != nullptr) slow_disk_->Add(nodes_[node]->pid());
   log_read_[node] = 0;
   // Children of the node before may listen for a moment yet: only this node's ports count.

@@ -105,6 +105,7 @@ class ChaosCluster {
   std::vector<std::unique_ptr<NodeOn>> nodes_;
   std::vector<size_t> doors_;     // ports at which each node listens when it has started
   std::vector<size_t> log_read_;  // by node, bytes
+  std::vector<std::string> data_dirs_;  // by node: each start has a new one
 };
 
 }  // namespace strata

@@ -239,8 +239,10 @@ absl::Status LocalPipelineImpl::Load() {
           auto stage = Stage::Load(*slice, options, nullptr);
           if (!stage.ok()) return stage.status();
           if (!options_.kv_folder.empty()) {
+            wire::KvIdentity identity;
+            identity.set_setting(absl::StrCat(i));
             auto store = KvStore::Open({.folder = options_.kv_folder,
-                                        .identity = absl::StrCat(i),
+                                        .identity = identity,
                                         .bytes_max = 64 << 20,
                                         .others_bytes_max = 64 << 20});
             if (!store.ok()) return store.status();

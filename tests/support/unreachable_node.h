@@ -29,6 +29,10 @@ class UnreachableNode : public NodeClient {
     return Nobody();
   }
   absl::StatusOr<wire::ListKvCachesResponse> ListKvCaches(int64_t) override { return Nobody(); }
+  absl::Status SetReplicaTargets(const wire::SetReplicaTargetsRequest&, int64_t) override {
+    return Nobody();
+  }
+  absl::Status FetchWeights(const wire::FetchWeightsRequest&, int64_t) override { return Nobody(); }
   absl::Status ClearKvCaches(const std::string&, int64_t) override { return Nobody(); }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
     return Nobody();

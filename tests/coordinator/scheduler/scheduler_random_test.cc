@@ -64,6 +64,8 @@ class RandomRun {
       : random_(seed),
         drafter_(std::make_unique<RandomDrafter>(seed)),
         drafter_seen_(drafter_.get()),
+        loses_nodes_(seed % 4 == 0),
+        replicas_random_(seed),
         sim_(MakeFacts(), MakePolicy(), MakeCosts(), std::move(drafter_)) {
     drafter_seen_->facts = &facts_;
     drafter_seen_->records = &sim_.seen;
@@ -81,6 +83,7 @@ class RandomRun {
       if (Pick(0, 9) == 0) Leave();
       if (restarts_ && Pick(0, 99) == 0) Restart();
       if (failures_per_mille_ > 0 && Pick(0, 29) == 0) LoseBlock();
+      if (loses_nodes_) ReplicateOrLoseNodes();
       if (Pick(0, 199) == 0) sim_.scheduler.ForgetKept();
       for (uint32_t n = Pick(0, 6); n > 0; --n) sim_.Next();
       const SchedulerStats stats = sim_.scheduler.Stats();
@@ -100,6 +103,7 @@ class RandomRun {
   int64_t n_tokens() const { return n_tokens_; }
   int64_t n_moves() const { return n_moves_; }
   int64_t n_outputs() const { return n_outputs_; }
+  int64_t n_lost_nodes() const { return n_lost_nodes_; }
   SchedulerStats stats() const { return sim_.scheduler.Stats(); }
 
  private:
@@ -212,6 +216,31 @@ class RandomRun {
     store.erase(std::next(store.begin(), Pick(0, static_cast<uint32_t>(store.size()) - 1)));
   }
 
+  // Copies of the stages' disks on other nodes are late, and have a part of what they should; what
+  // was forgotten may still be there. A node that is lost for good has its stage loaded where they
+  // are.
+  void ReplicateOrLoseNodes() {
+    const auto pick = [this](uint32_t n) { return replicas_random_() % n; };
+    std::vector<FakeStages::Store>& stores = sim_.stages->stores();
+    replicas_.resize(stores.size());
+    FakeStages::Store& replica = replicas_[pick(facts_.n_stages)];
+    const FakeStages::Store& store = stores[static_cast<size_t>(&replica - replicas_.data())];
+    const bool is_all = pick(2) == 0;
+    for (const auto& [name, block] : store) {
+      if (is_all || pick(3) != 0) replica[name] = block;
+    }
+    std::erase_if(replica, [&](const auto& each) {
+      return !store.contains(each.first) && (is_all || pick(3) != 0);
+    });
+    if (pick(60) != 0) return;
+    for (uint32_t n = 1 + pick(2); n > 0; --n) {
+      const size_t lost = pick(facts_.n_stages);
+      stores[lost] = replicas_[lost];
+      ++n_lost_nodes_;
+    }
+    sim_.Restart(facts_);
+  }
+
   void Restart() {
     switch (Pick(0, 2)) {
       case 0:
@@ -262,6 +291,10 @@ class RandomRun {
   PipelineFacts facts_;
   std::unique_ptr<RandomDrafter> drafter_;  // until the scheduler has it
   RandomDrafter* const drafter_seen_;
+  const bool loses_nodes_;
+  std::mt19937 replicas_random_;  // apart: seeds without it stay as they were
+  std::vector<FakeStages::Store> replicas_;  // by stage
+  int64_t n_lost_nodes_ = 0;
   SchedulerSim sim_;
   std::vector<std::vector<int32_t>> beginnings_;
   uint32_t failures_per_mille_ = 0;
@@ -273,7 +306,7 @@ class RandomRun {
 };
 
 TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
-  int64_t n_tokens = 0, n_moves = 0, n_outputs = 0;
+  int64_t n_tokens = 0, n_moves = 0, n_outputs = 0, n_lost_nodes = 0;
   uint64_t n_drafts = 0, n_accepted = 0;
   SchedulerStats sum;
   std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever
@@ -288,6 +321,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
     n_tokens += run.n_tokens();
     n_moves += run.n_moves();
     n_outputs += run.n_outputs();
+    n_lost_nodes += run.n_lost_nodes();
     const SchedulerStats stats = run.stats();
     sum.steps += stats.steps;
     sum.steps_failed += stats.steps_failed;
@@ -308,6 +342,7 @@ TEST(SchedulerRandom, EveryRequestGetsItsTokensAsAlone) {
   EXPECT_GT(sum.checkpoints_used, 100);
   EXPECT_GT(sum.loaded_tokens, 10'000);
   EXPECT_GT(n_moves, 20);
+  EXPECT_GT(n_lost_nodes, 500);
   EXPECT_GT(n_outputs, 500);
   EXPECT_GT(n_accepted, 1000u);
   EXPECT_GT(n_drafts, 2 * n_accepted);

@@ -134,6 +134,19 @@ TEST(DoingText, DescribesTheState) {
   stage.status.set_kv_disk_bytes(3 << 20);
   stage.status.clear_activations();
   EXPECT_EQ(doing(wire::StageStatus::SERVING), "idle, keeps 3.0 MiB of prompts");
+  wire::ReplicaStatus* const replica = stage.status.add_replicas();
+  replica->set_node_name("attic");
+  EXPECT_EQ(doing(wire::StageStatus::SERVING), "idle, keeps 3.0 MiB of prompts, copies at attic");
+  replica->set_bytes_behind(1 << 20);
+  EXPECT_EQ(doing(wire::StageStatus::SERVING),
+            "idle, keeps 3.0 MiB of prompts, copies at attic but for 1.0 MiB");
+  replica->set_note("it keeps no prompts\x1b");
+  EXPECT_EQ(doing(wire::StageStatus::SERVING),
+            "idle, keeps 3.0 MiB of prompts, no copies at attic: it keeps no prompts\\u001b");
+  replica->clear_node_name();
+  replica->set_note("no other node has room for its layers");
+  EXPECT_EQ(doing(wire::StageStatus::SERVING),
+            "idle, keeps 3.0 MiB of prompts, no copies: no other node has room for its layers");
 }
 
 TEST(DoingText, HandlesNodesWithoutStates) {

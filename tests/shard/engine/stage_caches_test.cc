@@ -150,8 +150,10 @@ std::unique_ptr<Chain> StoringChain(const std::shared_ptr<const ModelFile>& mode
                                     const std::string& folder) {
   auto chain = std::make_unique<Chain>(model, cuts, options);
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    wire::KvIdentity identity;
+    identity.set_setting(absl::StrCat(i));
     auto store = KvStore::Open({.folder = folder,
-                                .identity = absl::StrCat(i),
+                                .identity = identity,
                                 .bytes_max = 1 << 24,
                                 .others_bytes_max = 1 << 24});
     EXPECT_TRUE(store.ok()) << store.status();

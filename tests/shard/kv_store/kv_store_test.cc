@@ -38,12 +38,18 @@ std::vector<fs::path> FilesOf(const KvStore& store) {
   return files;
 }
 
+wire::KvIdentity IdentityOf(const std::string& setting) {
+  wire::KvIdentity identity;
+  identity.set_setting(setting);
+  return identity;
+}
+
 class KvStoreTest : public ::testing::Test {
  protected:
   std::unique_ptr<KvStore> Open(const std::string& identity = "a model",
                                 uint64_t bytes_max = 1 << 20, uint64_t others_bytes_max = 1 << 20) {
     auto store = KvStore::Open({.folder = Folder(),
-                                .identity = identity,
+                                .identity = IdentityOf(identity),
                                 .bytes_max = bytes_max,
                                 .others_bytes_max = others_bytes_max});
     EXPECT_TRUE(store.ok()) << store.status();
@@ -186,10 +192,11 @@ TEST_F(KvStoreTest, ABlockIsReadWithItsScopeAlone) {
 
 TEST_F(KvStoreTest, FoldersAreListedAndClearedWhereNobodyHasThemOpen) {
   const auto open = [this](const std::string& model) {
-    KvStore::Options options = {.folder = Folder(), .identity = model, .bytes_max = 1 << 20};
-    options.about.set_model_id(model);
-    options.about.set_model_name("The " + model);
-    options.about.mutable_layers()->set_end(7);
+    KvStore::Options options = {.folder = Folder(), .bytes_max = 1 << 20};
+    wire::KvCacheAbout* const about = options.identity.mutable_about();
+    about->set_model_id(model);
+    about->set_model_name("The " + model);
+    about->mutable_layers()->set_end(7);
     options.others_bytes_max = 1 << 20;
     return *KvStore::Open(std::move(options));
   };
@@ -217,9 +224,44 @@ TEST_F(KvStoreTest, FoldersAreListedAndClearedWhereNobodyHasThemOpen) {
   EXPECT_EQ(ClearKvFolders(folder_ + "/nothing", ""), 0u);
 }
 
+TEST_F(KvStoreTest, FollowersSeeTheMostRecentlyUsedFirstAndReadWithoutUsing) {
+  std::unique_ptr<KvStore> store = Open();
+  store->Put({Name(1), ""}, "one");
+  store->Put({Name(2), "a token"}, "two");
+  store.reset();
+  store = Open();
+  const auto kept = [&] {
+    std::string text;
+    for (const KvStore::Kept& block : store->KeptBlocks()) {
+      for (const int i : {1, 2, 3}) {
+        if (block.name == Name(i)) absl::StrAppend(&text, i, block.scope.value_or("?"), " ");
+      }
+    }
+    return text;
+  };
+  EXPECT_EQ(kept(), "2? 1? ");
+  const uint64_t before = store->AwaitChange(0, absl::ZeroDuration());
+  ASSERT_TRUE(store->Get({Name(1), ""}).ok());
+  EXPECT_EQ(kept(), "1 2? ");
+  const uint64_t after = store->AwaitChange(before, absl::Seconds(10));
+  EXPECT_NE(after, before);
+  EXPECT_EQ(store->AwaitChange(after, absl::Milliseconds(1)), after);
+  store->Put({Name(3), "a token"}, "three");
+  EXPECT_NE(store->AwaitChange(after, absl::Seconds(10)), after);
+
+  const auto reader = store->NewReader();
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(*reader->Read({Name(2), "a token"}), "two");
+  EXPECT_EQ(*reader->Read({Name(3), "a token"}), "three");
+  EXPECT_FALSE(reader->Read({Name(2), ""}).ok()) << "without the token";
+  EXPECT_TRUE(absl::IsNotFound(reader->Read({Name(4), ""}).status()));
+  EXPECT_EQ(kept(), "3a token 1 2? ") << "reading is not using";
+  EXPECT_TRUE(store->TakeLost().empty());
+}
+
 TEST_F(KvStoreTest, OneAtATime) {
   const std::unique_ptr<KvStore> store = Open();
-  const auto second = KvStore::Open({.folder = Folder(), .identity = "a model"});
+  const auto second = KvStore::Open({.folder = Folder(), .identity = IdentityOf("a model")});
   EXPECT_TRUE(absl::IsFailedPrecondition(second.status())) << second.status();
 }
 
@@ -286,7 +328,7 @@ TEST_F(KvStoreTest, AFullOrReadOnlyDiskLosesBlocksAndNothingElse) {
   EXPECT_EQ(lost, std::vector<KvName>{Name(1)});
   EXPECT_TRUE(absl::IsNotFound(store->Get({Name(1), ""}).status()));
   std::ofstream(folder_ + "/file") << "no folder";
-  const auto none = KvStore::Open({.folder = folder_ + "/file", .identity = "a model"});
+  const auto none = KvStore::Open({.folder = folder_ + "/file", .identity = IdentityOf("a model")});
   EXPECT_FALSE(none.ok());
 }
 
