@@ -86,11 +86,11 @@ Plan PreferReplicas(const PlanRequest& request, std::vector<KeptStage> kept,
                     const std::vector<KeptStage>& replicas, Plan plan) {
   const size_t n_loaded = kept.size();
   for (const KeptStage& replica : replicas) {
-    const bool is_missing = replica.layers.begin < replica.layers.end &&
-                            replica.layers.end <= request.costs->n_layer() &&
-                            absl::c_none_of(kept, [&](const KeptStage& one) {
-                              return Overlap(one.layers, replica.layers);
-                            });
+    const bool is_missing =
+        replica.layers.begin < replica.layers.end &&
+        replica.layers.end <= request.costs->n_layer() &&
+        absl::c_none_of(
+            kept, [&](const KeptStage& one) { return Overlap(one.layers, replica.layers); });
     if (is_missing) kept.push_back(replica);
   }
   if (kept.size() == n_loaded) return plan;

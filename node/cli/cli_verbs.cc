@@ -411,9 +411,10 @@ void AddNode(CLI::App* app, NodeOptions* options, std::string* config) {
                    "(default: a tenth of what is free, at most 16 GB)")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
       ->type_name("SIZE");
-  verb->add_flag("--standby", options->standby,
-                 "Fetch ahead the weights of layers that this machine would get if another one were "
-                 "lost, so that requests go on within seconds");
+  verb->add_flag(
+      "--standby", options->standby,
+      "Fetch ahead the weights of layers that this machine would get if another one were "
+      "lost, so that requests go on within seconds");
   verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and store nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
   AddLinks(verb, &options->links);

@@ -108,8 +108,8 @@ void StageHost::MoveCaches(const wire::MoveCachesRequest* request,
 }
 
 void StageHost::SetReplicaTargets(const wire::SetReplicaTargetsRequest* request,
-                                  wire::SetReplicaTargetsResponse* response,
-                                  const Context& context, Done done) {
+                                  wire::SetReplicaTargetsResponse* response, const Context& context,
+                                  Done done) {
   DCHECK(loop_->InLoopThread());
   if (absl::Status status = Newest(request->epoch()); !status.ok()) {
     std::move(done)(status);

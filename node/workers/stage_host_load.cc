@@ -192,8 +192,8 @@ absl::Status StageHost::FetchAhead(const wire::StageSpec& spec) {
       return;
     }
     if (fetched->bytes_fetched > 0) {
-      LOG(INFO) << "standby: layers " << layers.begin() << "-" << layers.end() - 1 << " of " << model
-                << " are here";
+      LOG(INFO) << "standby: layers " << layers.begin() << "-" << layers.end() - 1 << " of "
+                << model << " are here";
     }
     if (fetched->lease != nullptr) fetcher->LetGo(std::move(fetched->lease));
   };

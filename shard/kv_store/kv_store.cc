@@ -82,9 +82,9 @@ int64_t FileTime(fs::file_time_type time) { return time.time_since_epoch().count
 
 absl::StatusOr<KvCipher> CipherOf(const Secret& key, const wire::KvIdentity& identity) {
   const wire::KvCacheAbout& about = identity.about();
-  return KvCipher::Make(
-      key, absl::StrCat(absl::BytesToHexString(about.model_id()), "\n", about.layers().begin(), "\n",
-                        about.layers().end(), "\n", identity.device(), "\n", identity.setting()));
+  return KvCipher::Make(key, absl::StrCat(absl::BytesToHexString(about.model_id()), "\n",
+                                          about.layers().begin(), "\n", about.layers().end(), "\n",
+                                          identity.device(), "\n", identity.setting()));
 }
 
 // Removes stores that nobody has open, the least recently used first, until at most `bytes_max` are
@@ -140,8 +140,7 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
   if (!lock.ok()) return lock.status();
   RemoveOthers(root, folder, options.others_bytes_max);
   const std::string about = options.identity.about().SerializeAsString();
-  if (auto s = WritePrivateFile(folder + kKvAboutFile, about, PrivateFileMode::kReplace);
-      !s.ok()) {
+  if (auto s = WritePrivateFile(folder + kKvAboutFile, about, PrivateFileMode::kReplace); !s.ok()) {
     LOG(WARNING) << "strata cache show cannot tell what it is of: " << s.message();
   }
   Ciphers ciphers = {.caller = *std::move(caller), .writer = *std::move(writer)};

@@ -33,7 +33,8 @@
 
 namespace strata {
 
-// Follows what a store keeps, such as to copy it to another node (shard/kv_transfer/kv_replicator.h).
+// Follows what a store keeps, such as to copy it to another node
+// (shard/kv_transfer/kv_replicator.h).
 class KvFollower {
  public:
   virtual ~KvFollower() = default;
@@ -111,8 +112,8 @@ class KvStore {
     std::string bytes;
   };
   struct Block {
-    uint64_t bytes = 0;  // of its file
-    int64_t used = 0;    // when it was taken or read, by the file system's clock
+    uint64_t bytes = 0;                // of its file
+    int64_t used = 0;                  // when it was taken or read, by the file system's clock
     std::optional<std::string> scope;  // nullopt: not known
     // To be written, shared with the writer; null: it is on the disk.
     std::shared_ptr<const Unwritten> waiting;

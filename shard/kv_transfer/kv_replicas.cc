@@ -90,9 +90,9 @@ class KvReplicasImpl final : public KvReplicas {
 
     // Of the thread.
     std::unique_ptr<KvStore> store;  // null: not opened yet, or released
-    uint64_t bytes_max = 0;         // of the store
-    std::string block;              // the parts of one that have come
-    void Close() {                  // what comes next ends the call
+    uint64_t bytes_max = 0;          // of the store
+    std::string block;               // the parts of one that have come
+    void Close() {                   // what comes next ends the call
       store = nullptr;
       bytes_max = 0;
     }
@@ -140,7 +140,8 @@ class KvReplicasImpl final : public KvReplicas {
       if (call->store != nullptr && released.Has(LayersOfStore(*call->store))) call->Close();
     }
     absl::MutexLock lock(mu_);
-    if (released.end == 0) std::erase_if(held_, [&](const auto& one) { return released.Has(one.first); });
+    if (released.end == 0)
+      std::erase_if(held_, [&](const auto& one) { return released.Has(one.first); });
   }
   bool IsReleased(const Layers& layers) {
     const SteadyTime now = SteadyTime::Now();
@@ -162,8 +163,8 @@ class KvReplicasImpl final : public KvReplicas {
     absl::MutexLock lock(mu_);
     held_.insert_or_assign(Layers(about.model_id(), about.layers()), std::move(one));
     while (held_.size() > kReplicaCallsMax) {
-      held_.erase(std::ranges::min_element(
-          held_, {}, [](const auto& each) { return each.second.at; }));
+      held_.erase(
+          std::ranges::min_element(held_, {}, [](const auto& each) { return each.second.at; }));
     }
   }
 

@@ -40,7 +40,8 @@ class KvReplicas {
   // here has the store; kUnavailable: it is released; kResourceExhausted: too many calls, or the
   // disk takes no more; kInvalidArgument: what comes is no block; kDataLoss: a block does not have
   // its hash.
-  virtual grpc::ServerBidiReactor<wire::KeepReplicasRequest, wire::KeepReplicasResponse>* Keep() = 0;
+  virtual grpc::ServerBidiReactor<wire::KeepReplicasRequest, wire::KeepReplicasResponse>*
+  Keep() = 0;
   // Closes the copies of these layers of a model, or of all where `layers` are none, of all models
   // where `model_id` is empty; and takes none of them for kReplicasReleased: a stage that is loaded
   // here opens them, or they are removed. Release() does not block, Close() waits until they are

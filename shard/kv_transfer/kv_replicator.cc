@@ -240,8 +240,7 @@ class Replicator final : public KvFollower {
   static std::optional<bool> Send(const KvStore::Kept& block, const std::string& bytes,
                                   Stream* stream) {
     for (size_t begin = 0;;) {
-      const absl::string_view part =
-          absl::string_view(bytes).substr(begin, kCachePieceBytes);
+      const absl::string_view part = absl::string_view(bytes).substr(begin, kCachePieceBytes);
       begin += part.size();
       wire::KeepReplicasRequest request;
       wire::ReplicaBlock* const to = request.mutable_block();

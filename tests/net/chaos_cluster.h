@@ -103,8 +103,8 @@ class ChaosCluster {
   std::vector<std::unique_ptr<testing::SmallDisk>> disks_;  // of the nodes' caches
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<std::unique_ptr<NodeOn>> nodes_;
-  std::vector<size_t> doors_;     // ports at which each node listens when it has started
-  std::vector<size_t> log_read_;  // by node, bytes
+  std::vector<size_t> doors_;           // ports at which each node listens when it has started
+  std::vector<size_t> log_read_;        // by node, bytes
   std::vector<std::string> data_dirs_;  // by node: each start has a new one
 };
 

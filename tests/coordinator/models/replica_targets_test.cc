@@ -103,8 +103,7 @@ TEST_F(ReplicaTargets, SayWhyThereAreNone) {
 TEST_F(ReplicaTargets, OfAnotherLibllamaAreOfNoUse) {
   Plan({8 * kGiB, 8 * kGiB}, {{.device = 0, .layers = {0, 8}}});
   planned_.report.nodes[1].info.mutable_versions()->set_llama("b1");
-  EXPECT_EQ(Targets(),
-            Texts{"n1, which would get its layers, has another version of libllama"});
+  EXPECT_EQ(Targets(), Texts{"n1, which would get its layers, has another version of libllama"});
 }
 
 TEST_F(ReplicaTargets, ANodeAloneHasNone) {
@@ -118,8 +117,8 @@ TEST_F(ReplicaTargets, RecoveryGivesLayersToTheNodeWithCopies) {
   const auto placed = [&] {
     auto plan = MakePlanAround(planned_.inputs.request, kept);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    const strata::Plan preferred = PreferReplicas(planned_.inputs.request, kept,
-                                                  HeldReplicas(planned_), *std::move(plan));
+    const strata::Plan preferred =
+        PreferReplicas(planned_.inputs.request, kept, HeldReplicas(planned_), *std::move(plan));
     std::string text;
     for (const PlannedStage& stage : preferred.stages) {
       absl::StrAppend(&text, text.empty() ? "" : " ", stage.device, "=", stage.layers.begin, "-",

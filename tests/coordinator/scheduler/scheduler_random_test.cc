@@ -292,7 +292,7 @@ class RandomRun {
   std::unique_ptr<RandomDrafter> drafter_;  // until the scheduler has it
   RandomDrafter* const drafter_seen_;
   const bool loses_nodes_;
-  std::mt19937 replicas_random_;  // apart: seeds without it stay as they were
+  std::mt19937 replicas_random_;             // apart: seeds without it stay as they were
   std::vector<FakeStages::Store> replicas_;  // by stage
   int64_t n_lost_nodes_ = 0;
   SchedulerSim sim_;

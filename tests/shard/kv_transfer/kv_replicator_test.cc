@@ -263,7 +263,8 @@ TEST_F(KvReplicatorTest, RefusesWhatIsNoBlock) {
   wrong.mutable_block()->set_scope(std::string(kKvScopeBytesMax + 1, 'x'));
   EXPECT_EQ(ended({open, wrong}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(ended({open, block}), grpc::StatusCode::OK);
-  // A later call has the store: the other one's connection broke, which this node does not know yet.
+  // A later call has the store: the other one's connection broke, which this node does not know
+  // yet.
   grpc::ClientContext context;
   const auto first = stub->KeepReplicas(&context);
   wire::KeepReplicasResponse response;
