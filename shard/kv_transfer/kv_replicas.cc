@@ -75,7 +75,7 @@ class KvReplicasImpl final : public KvReplicas {
     absl::MutexLock lock(mu_);
     std::vector<wire::HeldReplica> held;
     for (const auto& [layers, one] : held_) {
-      if (SteadyTime::Now() - one.at < kReplicasHeld) held.push_back(one.replica);
+      if (one.comes || SteadyTime::Now() - one.at < kReplicasHeld) held.push_back(one.replica);
     }
     return held;
   }
@@ -92,10 +92,6 @@ class KvReplicasImpl final : public KvReplicas {
     std::unique_ptr<KvStore> store;  // null: not opened yet, or released
     uint64_t bytes_max = 0;          // of the store
     std::string block;               // the parts of one that have come
-    void Close() {                   // what comes next ends the call
-      store = nullptr;
-      bytes_max = 0;
-    }
 
     void ReadNext() { StartRead(&request_); }
     void Answer(Response response) {
@@ -124,6 +120,7 @@ class KvReplicasImpl final : public KvReplicas {
     }
     void OnDone() override {
       replicas_->Post([this] {
+        replicas_->CloseStore(this);
         replicas_->calls_.erase(this);
         delete this;
       });
@@ -137,7 +134,7 @@ class KvReplicasImpl final : public KvReplicas {
   void ReleaseNow(const Layers& released) {
     released_.insert_or_assign(released, SteadyTime::Now() + kReplicasReleased);
     for (Call* const call : calls_) {
-      if (call->store != nullptr && released.Has(LayersOfStore(*call->store))) call->Close();
+      if (call->store != nullptr && released.Has(LayersOfStore(*call->store))) CloseStore(call);
     }
     absl::MutexLock lock(mu_);
     if (released.end == 0)
@@ -153,10 +150,25 @@ class KvReplicasImpl final : public KvReplicas {
     return Layers(about.model_id(), about.layers());
   }
 
+  // Closes the call's store: what comes next ends the call.
+  void CloseStore(Call* call) {
+    if (call->store == nullptr) return;
+    {
+      absl::MutexLock lock(mu_);
+      const auto held = held_.find(LayersOfStore(*call->store));
+      if (held != held_.end()) {
+        held->second.comes = false;
+        held->second.at = SteadyTime::Now();
+      }
+    }
+    call->store = nullptr;
+    call->bytes_max = 0;
+  }
+
   // There is a block of it.
   void Hold(const wire::KvIdentity& identity) {
     const wire::KvCacheAbout& about = identity.about();
-    HeldOne one = {.at = SteadyTime::Now()};
+    HeldOne one = {.at = SteadyTime::Now(), .comes = true};
     one.replica.set_model_id(about.model_id());
     *one.replica.mutable_layers() = about.layers();
     one.replica.set_device(identity.device());
@@ -196,7 +208,7 @@ class KvReplicasImpl final : public KvReplicas {
     if (IsReleased(layers)) return Released();
     // A call whose connection broke may not know yet.
     for (Call* const other : calls_) {
-      if (other->store != nullptr && LayersOfStore(*other->store) == layers) other->Close();
+      if (other->store != nullptr && LayersOfStore(*other->store) == layers) CloseStore(other);
     }
     uint64_t left = options_.bytes_max;
     for (const Call* const other : calls_) left -= std::min(left, other->bytes_max);
@@ -272,7 +284,8 @@ class KvReplicasImpl final : public KvReplicas {
 
   mutable absl::Mutex mu_;
   struct HeldOne {
-    SteadyTime at;  // when the last block came
+    SteadyTime at;       // when the last block came, or its call ended
+    bool comes = false;  // its call has not ended
     wire::HeldReplica replica;
   };
   std::map<Layers, HeldOne> held_ ABSL_GUARDED_BY(mu_);

@@ -35,6 +35,8 @@ namespace {
 // A look at a store that changes, and at an idle one, which a change ends.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr absl::Duration kIdleLook = absl::Minutes(1);
+// The longest time until a call is tried again.
+constexpr absl::Duration kRetryMax = absl::Minutes(1);
 // Names in a message.
 constexpr size_t kNamesMax = 1024;
 
@@ -94,21 +96,23 @@ class Replicator final : public KvFollower {
 
   void Run() {
     NameThread("kv_replicator");
-    while (!stopping()) {
+    for (absl::Duration wait = retry_; !stopping(); wait = std::min(wait * 2, kRetryMax)) {
       grpc::ClientContext context;
       {
         absl::MutexLock lock(mu_);
         if (stopping_) return;
         context_ = &context;
       }
+      const SteadyTime begin = SteadyTime::Now();
       const absl::Status ended = Follow(&context);
+      if (SteadyTime::Now() - begin > kRetryMax) wait = retry_;  // it was fine
       {
         absl::MutexLock lock(mu_);
         context_ = nullptr;
         if (stopping_) return;
       }
       SetNote(ended);
-      if (Pause(retry_)) return;
+      if (Pause(wait)) return;
     }
   }
 

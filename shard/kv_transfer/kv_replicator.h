@@ -18,7 +18,7 @@ namespace strata {
 // so that copies take at most 3 % of one core, and for the time, so that links are free for steps.
 inline constexpr int kReplicaProcessorWaits = 32;
 inline constexpr int kReplicaTimeWaits = 2;
-// Until a call that broke, or was refused, is tried again.
+// Until a call that broke, or was refused, is tried again; twice as long each time, up to a minute.
 inline constexpr absl::Duration kReplicaRetry = absl::Seconds(5);
 
 // `store` outlives it, and `target` has a node. A thread of its own copies until it is destroyed;
