@@ -12,6 +12,7 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "coordinator/generation/pipeline.h"
 #include "coordinator/models/coordinator.h"
 #include "coordinator/models/live_migration.h"
 #include "coordinator/models/replica_targets.h"
@@ -22,7 +23,8 @@ namespace strata {
 namespace {
 
 constexpr absl::Duration kReplicateAgainAfter = absl::Seconds(30);
-constexpr int64_t kTellMs = 2000;  // for a stage to know its replicas' targets
+// For a node to answer what it is told; a recovery waits meanwhile.
+constexpr int64_t kTellMs = 500;
 
 // Has the node of `target` fetch the weights of its layers of a stage, if it wants to.
 void FetchAhead(const PlannedModel& planned, size_t stage, const wire::ReplicaTarget& target,
@@ -46,7 +48,10 @@ void FetchAhead(const PlannedModel& planned, size_t stage, const wire::ReplicaTa
     spec->set_source_node(source->id());
   }
   const std::vector<std::vector<NodeClient*>> peers = planned.WeightPeers();
+  spec->set_no_source(planned.cached != nullptr);
   for (const NodeClient* const peer : peers[stage]) {
+    if (spec->weight_peers_size() == kWeightPeersMax) break;
+    if (peer->id() == at->client->id()) continue;
     wire::WeightPeer* const to = spec->add_weight_peers();
     to->set_address(peer->address());
     to->set_node_id(peer->id());
@@ -194,9 +199,9 @@ bool Coordinator::ReplicateOne(const DeploymentPtr& model) {
   const auto planned =
       PlanModel(PlanningAgain(*model, {.reuse = PlanningOptions::Reuse::kAround}, caller),
                 model->planned().source, placement);
-  // Stages that cannot be kept have nothing to load from copies.
+  // Targets are for the stages as they are: not where some have experts on a CPU.
   if (!planned.ok() || !(*planned)->IsAllKept()) return planned.ok();
-  const auto targets = ReplicaTargetsOf(**planned);
+  const auto targets = ReplicaTargetsOf(**planned, caller.should_continue);
   bool all = !(*planned)->report.measuring();
   for (size_t i = 0; i < targets.size() && caller.should_continue(); ++i) {
     const wire::KeptStage& stage = *(*planned)->kept[i];
@@ -208,6 +213,7 @@ bool Coordinator::ReplicateOne(const DeploymentPtr& model) {
         (*planned)->NodeOf((*planned)->plan.stages[i]).client->SetReplicaTargets(request, kTellMs);
     all = all && (told.ok() || absl::IsUnimplemented(told));  // by an older version
     for (const wire::ReplicaTarget& target : targets[i]) {
+      if (!caller.should_continue()) break;
       FetchAhead(**planned, i, target, placement.unverified());
     }
   }

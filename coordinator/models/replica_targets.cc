@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/planner/planner.h"
 
 namespace strata {
@@ -99,7 +100,8 @@ Plan PreferReplicas(const PlanRequest& request, std::vector<KeptStage> kept,
   return is_good ? *std::move(other) : std::move(plan);
 }
 
-std::vector<std::vector<wire::ReplicaTarget>> ReplicaTargetsOf(const PlannedModel& planned) {
+std::vector<std::vector<wire::ReplicaTarget>> ReplicaTargetsOf(
+    const PlannedModel& planned, absl::FunctionRef<bool()> should_continue) {
   const PlanRequest& request = planned.inputs.request;
   std::vector<std::vector<wire::ReplicaTarget>> targets(planned.plan.stages.size());
   if (request.nodes.size() < 2) return targets;
@@ -108,12 +110,15 @@ std::vector<std::vector<wire::ReplicaTarget>> ReplicaTargetsOf(const PlannedMode
       return request.devices[stage.device].node == node;
     };
     if (absl::c_none_of(planned.plan.stages, is_there)) continue;
+    if (!should_continue()) return {};
     const absl::StatusOr<Plan> without = PlanWithout(planned, node);
     for (size_t i = 0; i < targets.size(); ++i) {
       const PlannedStage& stage = planned.plan.stages[i];
       if (!is_there(stage)) continue;
-      targets[i] = without.ok() ? TargetsOf(planned, stage, *without)
-                                : std::vector{None("no other node has room for its layers")};
+      targets[i] =
+          without.ok()
+              ? TargetsOf(planned, stage, *without)
+              : std::vector{None("its layers find no room around the other nodes' stages")};
     }
   }
   return targets;

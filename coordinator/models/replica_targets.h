@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "coordinator/models/model_planner.h"
 #include "coordinator/planner/problem/plan.h"
 #include "proto/node.pb.h"
@@ -13,7 +14,9 @@ namespace strata {
 
 // Of each stage of the plan; one that has none has a target that says why, unless there is one node
 // in all. REQUIRES: IsAllKept().
-std::vector<std::vector<wire::ReplicaTarget>> ReplicaTargetsOf(const PlannedModel& planned);
+// `should_continue` is called between plans; false: it returns none.
+std::vector<std::vector<wire::ReplicaTarget>> ReplicaTargetsOf(
+    const PlannedModel& planned, absl::FunctionRef<bool()> should_continue);
 
 // The stages that nodes have copies for, as they report.
 std::vector<KeptStage> HeldReplicas(const PlannedModel& planned);

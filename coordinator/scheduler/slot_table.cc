@@ -5,9 +5,9 @@
 namespace strata {
 namespace {
 
-// A slot that has grown by less, and by less than such a part of it, is not copied again: while a
-// prompt fills it, which goes fast, and while it is generated, where a lost node then costs a
-// thirty-second of it. The latter takes the stages the time of 32 copies of each row.
+// A slot is copied again once it has grown by so many tokens, and by such a part of its length. A
+// prompt fills it fast. What is generated is slow, and a lost node costs a thirty-second of it
+// then; that takes the stages the time of 32 copies of each row.
 constexpr uint32_t kPromptStoreTokensMin = 256, kPromptStorePart = 2;
 constexpr uint32_t kStoreTokensMin = kKvBlockTokens, kStorePart = 32;
 

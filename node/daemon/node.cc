@@ -65,9 +65,9 @@ namespace strata {
 namespace {
 
 constexpr size_t kNameBytesMax = 64;
-// How long calls may take to end at shutdown before they are cancelled.
 // Of what a node keeps of processed prompts, the part that is for those of other nodes' stages.
 constexpr uint64_t kReplicasPart = 4;
+// How long calls may take to end at shutdown before they are cancelled.
 constexpr absl::Duration kShutdownGrace = absl::Milliseconds(500);
 
 absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string& value) {
@@ -284,11 +284,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   const uint64_t kv_bytes_max = stages.kv_bytes_max;
   const uint64_t replica_bytes_max = kv_bytes_max / kReplicasPart;
   stages.kv_bytes_max -= replica_bytes_max;
-  node->replicas_ = KvReplicas::Start({.folder = kv_folder,
-                                       .bytes_max = replica_bytes_max,
-                                       .others_bytes_max = stages.kv_bytes_max});
-  stages.release_kv = [replicas = node->replicas_.get()](const wire::StageSpec& spec) {
-    replicas->Release(spec.model_id(), spec.layers());
+  node->replicas_ = KvReplicas::Start(
+      {.folder = kv_folder, .bytes_max = replica_bytes_max, .all_bytes_max = kv_bytes_max});
+  stages.on_load = [replicas = node->replicas_.get()](const wire::StageSpec& spec, bool begins) {
+    if (begins) {
+      replicas->BeginLoad(spec.model_id(), spec.layers());
+    } else {
+      replicas->EndLoad(spec.model_id(), spec.layers());
+    }
   };
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.keep_awake) {

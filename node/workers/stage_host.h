@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -30,6 +31,7 @@
 #include "transport/base/event_loop.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/rate_window.h"
+#include "transport/base/steady_time.h"
 
 namespace strata {
 
@@ -57,8 +59,9 @@ class StageHost {
     std::string kv_folder;
     uint64_t kv_bytes_max = 0;
     bool standby = false;  // weights are fetched ahead
-    // Called before the worker of a stage opens its KV blocks. Does not block. May be null.
-    std::function<void(const wire::StageSpec& spec)> release_kv;
+    // A stage's load begins, or has ended: in between its worker opens KV blocks. Does not block.
+    // May be null.
+    std::function<void(const wire::StageSpec& spec, bool begins)> on_load;
   };
   // Of the forwarded call to the worker; made before the coordinator's call can end.
   using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call in flight
@@ -76,7 +79,7 @@ class StageHost {
   void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
 
   // Fetches the weights of a stage that this node would get if another one were lost, in the
-  // background. kFailedPrecondition: it is not standby, or has no place for them.
+  // background, once. kFailedPrecondition: it is not standby, or has no place for them.
   absl::Status FetchAhead(const wire::StageSpec& spec);
 
   // `done` gets the answer of the stage's worker, or its death. kNotFound: no such stage. `request`
@@ -217,6 +220,12 @@ class StageHost {
   CallbackGate gate_;                                       // for their callbacks
   std::unique_ptr<EventLoop::Handle> fetch_timer_;          // while there are fetches
   size_t fetches_ = 0;                                      // that have not ended
+  // Weights that are fetched ahead, or were: by model, first and last layer. At most kStagesMax.
+  struct Ahead {
+    std::shared_ptr<WeightFetcher::Job> job;  // null: it has ended; shared with the fetcher
+    SteadyTime ended = SteadyTime::InfinitePast();
+  };
+  std::map<std::tuple<std::string, uint32_t, uint32_t>, Ahead> ahead_;
 };
 
 }  // namespace strata

@@ -1,6 +1,7 @@
 // From LoadStage until a stage serves: its weights are fetched, then its worker loads them.
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -22,6 +23,9 @@ namespace {
 
 // How often a fetch's progress is passed on, and a cancelled call is noticed.
 constexpr uint64_t kFetchWatchMs = 100;
+
+// What was fetched ahead may have left the cache after that time.
+constexpr absl::Duration kFetchAheadAgain = absl::Minutes(10);
 
 PrintableText ModelNameOf(const wire::StageSpec& spec) {
   return PrintableText::From(spec.model_name().empty() ? ModelFileStem(spec.model_path())
@@ -182,26 +186,41 @@ absl::Status StageHost::FetchAhead(const wire::StageSpec& spec) {
   if (!options_.standby || options_.fetcher == nullptr || stopping_) {
     return absl::FailedPreconditionError("it does not fetch ahead (strata node --standby)");
   }
+  const auto key = std::tuple(spec.model_id(), spec.layers().begin(), spec.layers().end());
+  const auto found = ahead_.find(key);
+  const SteadyTime now = SteadyTime::Now();
+  if (found != ahead_.end() &&
+      (found->second.job != nullptr || now - found->second.ended < kFetchAheadAgain)) {
+    return absl::OkStatus();
+  }
+  if (found == ahead_.end() && ahead_.size() >= kStagesMax) ahead_.clear();
   WeightFetcher::Callbacks callbacks;
   callbacks.progress = [](uint64_t, uint64_t) {};
-  callbacks.done = [fetcher = options_.fetcher, model = ModelNameOf(spec),
-                    layers = spec.layers()](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+  callbacks.done = [this, loop = loop_, key, fetcher = options_.fetcher,
+                    model = ModelNameOf(spec)](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+    const std::string layers =
+        absl::StrCat("layers ", std::get<1>(key), "-", std::get<2>(key) - 1, " of ", model);
     if (!fetched.ok()) {
-      LOG(WARNING) << "standby: layers " << layers.begin() << "-" << layers.end() - 1 << " of "
-                   << model << " are not here: " << fetched.status().message();
-      return;
+      LOG(WARNING) << "standby: " << layers << " are not here: " << fetched.status().message();
+    } else {
+      if (fetched->bytes_fetched > 0) LOG(INFO) << "standby: " << layers << " are here";
+      if (fetched->lease != nullptr) fetcher->LetGo(std::move(fetched->lease));
     }
-    if (fetched->bytes_fetched > 0) {
-      LOG(INFO) << "standby: layers " << layers.begin() << "-" << layers.end() - 1 << " of "
-                << model << " are here";
-    }
-    if (fetched->lease != nullptr) fetcher->LetGo(std::move(fetched->lease));
+    loop->Post([this, key, cancelled = absl::IsCancelled(fetched.status())] {
+      const auto ended = ahead_.find(key);
+      if (ended == ahead_.end()) return;
+      ended->second = {.job = nullptr,
+                       .ended = cancelled ? SteadyTime::InfinitePast() : SteadyTime::Now()};
+    });
   };
-  options_.fetcher->Start(FetchRequestOf(spec), std::move(callbacks));
+  ahead_[key].job = options_.fetcher->Start(FetchRequestOf(spec), std::move(callbacks));
   return absl::OkStatus();
 }
 
 void StageHost::BeginFetch(Stage* stage) {
+  for (const auto& [key, ahead] : ahead_) {
+    if (ahead.job != nullptr) WeightFetcher::Cancel(ahead.job.get());  // what is needed comes first
+  }
   stage->state = State::kFetching;
   stage->fetch_progress = std::make_shared<FetchProgress>();
   WeightFetcher::Request request = FetchRequestOf(stage->spec);
@@ -303,7 +322,7 @@ void StageHost::BeginLoad(Stage* stage) {
   stage->spec.set_host_bytes_max(MemoryLeftOn(kCpuDevice));
   // The other half is for stages that come later, and for models that are not loaded.
   if (stage->kv_bytes_max == 0) stage->kv_bytes_max = KvBytesLeft() / 2;
-  if (options_.release_kv != nullptr) options_.release_kv(stage->spec);
+  if (options_.on_load != nullptr) options_.on_load(stage->spec, /*begins=*/true);
   calls_[stage->id] = stage->context;
   gate_.Enter();
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());
@@ -385,6 +404,7 @@ void StageHost::FetchAgain(Stage* stage, const absl::Status& why) {
 void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
   LoadStream* stream = std::exchange(stage->stream, nullptr);
   stage->context.reset();
+  if (options_.on_load != nullptr) options_.on_load(stage->spec, /*begins=*/false);
   stage->state = status.ok() ? State::kServing : State::kFailed;
   stage->status = status;
   if (stage->fetch != nullptr) WeightFetcher::Cancel(std::exchange(stage->fetch, nullptr).get());

@@ -63,7 +63,7 @@ absl::StatusOr<Secret> KeyOf(const std::string& folder) {
 }
 
 // The lock of a store's folder, which is made. kFailedPrecondition: another one has it.
-absl::StatusOr<Descriptor> Lock(const std::string& folder) {
+absl::StatusOr<Descriptor> Lock(const std::string& folder, bool waits) {
   for (int i = 0;; ++i) {
     if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
     const std::string path = folder + kKvLockFile;
@@ -71,7 +71,7 @@ absl::StatusOr<Descriptor> Lock(const std::string& folder) {
       return SystemError(path);
     }
     if (Descriptor lock = LockKvFolder(folder, LOCK_EX); lock.valid()) return lock;
-    if (i == kLockTries) {
+    if (!waits || i == kLockTries) {
       return absl::FailedPreconditionError(absl::StrCat(folder, " is used by another stage"));
     }
     absl::SleepFor(kLockWait);
@@ -87,12 +87,21 @@ absl::StatusOr<KvCipher> CipherOf(const Secret& key, const wire::KvIdentity& ide
                                           identity.device(), "\n", identity.setting()));
 }
 
-// Removes stores that nobody has open, the least recently used first, until at most `bytes_max` are
-// left of them.
-void RemoveOthers(const std::string& root, const std::string& own, uint64_t bytes_max) {
-  uint64_t bytes = 0;
-  for (const KvFolder& folder : ListKvFolders(root)) {
-    if (folder.path == own || folder.cache.loaded()) continue;
+// Removes stores that nobody has open, the least recently used first, until no more is left of them
+// than `options` say.
+void RemoveOthers(const std::string& root, const std::string& own,
+                  const KvStore::Options& options) {
+  const std::vector<KvFolder> folders = ListKvFolders(root);
+  const auto is_open = [&](const KvFolder& folder) {
+    return folder.path == own || folder.cache.loaded();
+  };
+  uint64_t open_bytes = 0, bytes = 0;
+  for (const KvFolder& folder : folders) open_bytes += is_open(folder) ? folder.cache.bytes() : 0;
+  const uint64_t bytes_max =
+      std::min(options.others_bytes_max,
+               options.all_bytes_max - std::min(options.all_bytes_max, open_bytes));
+  for (const KvFolder& folder : folders) {
+    if (is_open(folder)) continue;
     bytes += folder.cache.bytes();
     if (bytes > bytes_max) RemoveKvFolder(folder.path);
   }
@@ -136,9 +145,9 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
   auto writer = CipherOf(*key, options.identity);
   if (!writer.ok()) return writer.status();
   const std::string folder = absl::StrCat(root, "/", caller->folder());
-  auto lock = Lock(folder);
+  auto lock = Lock(folder, options.waits);
   if (!lock.ok()) return lock.status();
-  RemoveOthers(root, folder, options.others_bytes_max);
+  RemoveOthers(root, folder, options);
   const std::string about = options.identity.about().SerializeAsString();
   if (auto s = WritePrivateFile(folder + kKvAboutFile, about, PrivateFileMode::kReplace); !s.ok()) {
     LOG(WARNING) << "strata cache show cannot tell what it is of: " << s.message();
@@ -160,7 +169,7 @@ KvStore::KvStore(Options options, std::string folder, Ciphers ciphers, int lock_
       bytes_max_(options.bytes_max) {}
 
 KvStore::~KvStore() {
-  SetFollowers({});
+  ReplaceFollowers("", [] { return Followers(); });
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
@@ -179,6 +188,11 @@ void KvStore::Scan() {
     blocks_[*name] = {.bytes = bytes, .used = FileTime(file.last_write_time(error))};
     bytes_used_ += bytes;
   }
+  if (bytes_used_ <= bytes_max_) return;  // else it had more room before
+  std::vector<std::pair<int64_t, KvName>> by_use;
+  for (const auto& [name, block] : blocks_) by_use.emplace_back(block.used, name);
+  std::ranges::sort(by_use);
+  for (size_t i = 0; i < by_use.size() && bytes_used_ > bytes_max_; ++i) Erase(by_use[i].second);
 }
 
 uint64_t KvStore::bytes_used() const {
@@ -253,9 +267,12 @@ absl::StatusOr<std::string> KvStore::Get(const KvCipher::BlockId& id) {
   return bytes;
 }
 
-void KvStore::SetFollowers(std::vector<std::unique_ptr<KvFollower>> followers) {
+KvStore::Followers KvStore::ReplaceFollowers(const std::string& targets,
+                                             absl::FunctionRef<Followers()> make) {
   absl::MutexLock lock(followers_mu_);
-  followers_.swap(followers);  // the others end without the lock
+  if (!followers_.empty() && targets == targets_) return {};
+  targets_ = targets;
+  return std::exchange(followers_, make());
 }
 
 std::vector<wire::ReplicaStatus> KvStore::FollowerStatus() const {

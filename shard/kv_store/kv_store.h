@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -45,10 +46,12 @@ class KvFollower {
 class KvStore {
  public:
   struct Options {
-    std::string folder;             // of all stores of the node; made if it is not there
-    wire::KvIdentity identity;      // of the blocks, as above
-    uint64_t bytes_max = 0;         // of this store's files
-    uint64_t others_bytes_max = 0;  // of stores that nobody has open; the oldest are removed
+    std::string folder;                   // of all stores of the node; made if it is not there
+    wire::KvIdentity identity;            // of the blocks, as above
+    uint64_t bytes_max = 0;               // of this store's files
+    uint64_t others_bytes_max = 0;        // of stores that nobody has open; the oldest are removed
+    uint64_t all_bytes_max = UINT64_MAX;  // the same together with what is in those that are open
+    bool waits = true;                    // for a moment where another has it, which may be leaving
   };
   // Blocks on the disk. Errors name the folder; kFailedPrecondition: another process has the store.
   static absl::StatusOr<std::unique_ptr<KvStore>> Open(Options options);
@@ -75,17 +78,19 @@ class KvStore {
   uint64_t bytes_max() const { return bytes_max_; }
   uint64_t bytes_used() const;  // any thread
 
-  // Ends the followers that it has, and keeps these until it is destroyed. Any thread.
-  void SetFollowers(std::vector<std::unique_ptr<KvFollower>> followers);
+  using Followers = std::vector<std::unique_ptr<KvFollower>>;
+  // Replaces the followers, which end with the store at the latest, by those of `make`; those that
+  // were made for the same `targets` stay. Returns the others, for the caller to destroy, which
+  // waits for what they are doing. Any thread.
+  Followers ReplaceFollowers(const std::string& targets, absl::FunctionRef<Followers()> make);
   std::vector<wire::ReplicaStatus> FollowerStatus() const;  // any thread
 
-  // For followers, on any thread.
-  //
+  // These methods are for followers, on any thread. Of blocks that were neither put nor read since
+  // the store was opened, nobody has told the scope.
   struct Kept {
     KvName name;
-    // nullopt: not known, since it was neither put nor read since the store was opened.
-    std::optional<std::string> scope;
-    uint64_t bytes = 0;  // of its file
+    std::optional<std::string> scope;  // nullopt: not known
+    uint64_t bytes = 0;                // of its file
   };
   std::vector<Kept> KeptBlocks() const;  // the most recently used first
   // Waits until there have been other changes of what is kept than `seen`, or for `limit`. Returns
@@ -150,10 +155,11 @@ class KvStore {
   std::vector<KvName> lost_ ABSL_GUARDED_BY(mu_);
   bool has_failed_ ABSL_GUARDED_BY(mu_) = false;  // the last block, which was logged
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;  // of the names and scopes in blocks_
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;  // of blocks_' names and scopes, and Wake()
   std::thread writer_;
-  mutable absl::Mutex followers_mu_;  // taken before mu_
-  std::vector<std::unique_ptr<KvFollower>> followers_ ABSL_GUARDED_BY(followers_mu_);
+  mutable absl::Mutex followers_mu_;
+  std::string targets_ ABSL_GUARDED_BY(followers_mu_);  // of followers_
+  Followers followers_ ABSL_GUARDED_BY(followers_mu_);
 };
 
 }  // namespace strata

@@ -60,13 +60,16 @@ class KvReplicasImpl final : public KvReplicas {
 
   grpc::ServerBidiReactor<Request, Response>* Keep() override { return new Call(this); }
 
-  void Release(const std::string& model_id, const wire::LayerRange& layers) override {
-    Post([this, released = Layers(model_id, layers)] { ReleaseNow(released); });
+  void BeginLoad(const std::string& model_id, const wire::LayerRange& layers) override {
+    Post([this, of = Layers(model_id, layers)] { ReleaseUntil(SteadyTime::InfiniteFuture(), of); });
+  }
+  void EndLoad(const std::string& model_id, const wire::LayerRange& layers) override {
+    Post([this, of = Layers(model_id, layers)] { released_.erase(of); });
   }
   void Close(const std::string& model_id) override {
     absl::Notification closed;
     Post([&] {
-      ReleaseNow(Layers(model_id));
+      ReleaseUntil(SteadyTime::Now() + kReplicasClosed, Layers(model_id));
       closed.Notify();
     });
     closed.WaitForNotification();
@@ -92,6 +95,7 @@ class KvReplicasImpl final : public KvReplicas {
     std::unique_ptr<KvStore> store;  // null: not opened yet, or released
     uint64_t bytes_max = 0;          // of the store
     std::string block;               // the parts of one that have come
+    bool is_too_large = false;       // that one
 
     void ReadNext() { StartRead(&request_); }
     void Answer(Response response) {
@@ -131,8 +135,8 @@ class KvReplicasImpl final : public KvReplicas {
     Response response_;
   };
 
-  void ReleaseNow(const Layers& released) {
-    released_.insert_or_assign(released, SteadyTime::Now() + kReplicasReleased);
+  void ReleaseUntil(SteadyTime until, const Layers& released) {
+    released_.insert_or_assign(released, until);
     for (Call* const call : calls_) {
       if (call->store != nullptr && released.Has(LayersOfStore(*call->store))) CloseStore(call);
     }
@@ -174,9 +178,11 @@ class KvReplicasImpl final : public KvReplicas {
     one.replica.set_device(identity.device());
     absl::MutexLock lock(mu_);
     held_.insert_or_assign(Layers(about.model_id(), about.layers()), std::move(one));
+    // Those whose call goes on are no more than that.
     while (held_.size() > kReplicaCallsMax) {
-      held_.erase(
-          std::ranges::min_element(held_, {}, [](const auto& each) { return each.second.at; }));
+      held_.erase(std::ranges::min_element(held_, {}, [](const auto& each) {
+        return std::pair(each.second.comes, each.second.at);
+      }));
     }
   }
 
@@ -198,6 +204,10 @@ class KvReplicasImpl final : public KvReplicas {
     if (call->store == nullptr) return Released();
     if (request.has_block()) return Take(call, request.block());
     for (const KvName& name : SplitKvNames(request.forget())) call->store->Forget(name);
+    if (call->store->bytes_used() == 0) {
+      absl::MutexLock lock(mu_);
+      held_.erase(LayersOfStore(*call->store));
+    }
     call->Answer(Response());
     return absl::OkStatus();
   }
@@ -207,8 +217,11 @@ class KvReplicasImpl final : public KvReplicas {
     const Layers layers(identity.about().model_id(), identity.about().layers());
     if (IsReleased(layers)) return Released();
     // A call whose connection broke may not know yet.
+    const std::string text = identity.SerializeAsString();
     for (Call* const other : calls_) {
-      if (other->store != nullptr && LayersOfStore(*other->store) == layers) CloseStore(other);
+      const bool has_it =
+          other->store != nullptr && other->store->identity().SerializeAsString() == text;
+      if (has_it) CloseStore(other);
     }
     uint64_t left = options_.bytes_max;
     for (const Call* const other : calls_) left -= std::min(left, other->bytes_max);
@@ -216,7 +229,9 @@ class KvReplicasImpl final : public KvReplicas {
     auto store = KvStore::Open({.folder = options_.folder,
                                 .identity = identity,
                                 .bytes_max = left / 2,
-                                .others_bytes_max = options_.others_bytes_max});
+                                .others_bytes_max = options_.all_bytes_max,
+                                .all_bytes_max = options_.all_bytes_max,
+                                .waits = false});
     if (!store.ok()) return store.status();
     call->store = *std::move(store);
     call->bytes_max = left / 2;
@@ -229,23 +244,26 @@ class KvReplicasImpl final : public KvReplicas {
 
   absl::Status Take(Call* call, const wire::ReplicaBlock& block) {
     const std::vector<KvName> names = SplitKvNames(block.name());
-    if (names.size() != 1 || block.scope().size() > kKvScopeBytesMax ||
-        call->block.size() + block.data().size() > kReplicaBlockBytesMax) {
+    if (names.size() != 1 || block.scope().size() > kKvScopeBytesMax) {
       return absl::InvalidArgumentError("what came is not a KV block");
     }
-    call->block += block.data();
+    call->is_too_large =
+        call->is_too_large || call->block.size() + block.data().size() > call->bytes_max;
+    if (!call->is_too_large) call->block += block.data();
     if (block.more()) {
       call->ReadNext();
       return absl::OkStatus();
     }
     std::string bytes = std::exchange(call->block, {});
-    if (HashOfBytes(bytes) != block.hash()) {
+    const bool is_too_large = std::exchange(call->is_too_large, false);
+    if (!is_too_large && HashOfBytes(bytes) != block.hash()) {
       return absl::DataLossError("a KV block was damaged on its way");
     }
     Response response;
     KvStore* const store = call->store.get();
     // What is there already is worth more than a new block, unless the other node forgets it.
-    response.set_refused(store->bytes_used() + bytes.size() + kKvSealBytes > store->bytes_max());
+    response.set_refused(is_too_large ||
+                         store->bytes_used() + bytes.size() + kKvSealBytes > store->bytes_max());
     if (!response.refused()) store->Put({names.front(), block.scope()}, std::move(bytes));
     if (!store->TakeLost().empty()) {
       return absl::ResourceExhaustedError("its disk takes no more processed prompts");

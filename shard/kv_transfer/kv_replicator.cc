@@ -32,9 +32,11 @@
 namespace strata {
 namespace {
 
-// A look at a store that changes, and at an idle one, which a change ends.
+// Between two looks at a store that changes; and at a call that has nothing to do.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr absl::Duration kIdleLook = absl::Minutes(1);
+// The longest wait behind a block.
+constexpr absl::Duration kWaitMax = absl::Seconds(10);
 // The longest time until a call is tried again.
 constexpr absl::Duration kRetryMax = absl::Minutes(1);
 // Names in a message.
@@ -47,6 +49,11 @@ absl::Duration ThreadTime() {
 }
 
 LayerRange RangeOf(const wire::LayerRange& layers) { return {layers.begin(), layers.end()}; }
+
+std::string WhyOf(const absl::Status& status) {
+  return status.message().empty() ? absl::StatusCodeToString(status.code())
+                                  : std::string(status.message());
+}
 
 class Replicator final : public KvFollower {
  public:
@@ -91,7 +98,7 @@ class Replicator final : public KvFollower {
   }
   void SetNote(const absl::Status& status) {
     absl::MutexLock lock(mu_);
-    note_ = status.ok() ? "" : PrintableText::From(status.message()).str();
+    note_ = status.ok() ? "" : PrintableText::From(WhyOf(status)).str();
   }
 
   void Run() {
@@ -125,6 +132,7 @@ class Replicator final : public KvFollower {
     if (!status.ok()) context->TryCancel();
     stream->WritesDone();
     const grpc::Status ended = stream->Finish();
+    if (IsUnknownCall(ended)) return absl::UnimplementedError("it has an older version of Strata");
     return status.ok() || ended.error_code() != grpc::StatusCode::CANCELLED ? FromGrpc(ended)
                                                                             : status;
   }
@@ -140,82 +148,104 @@ class Replicator final : public KvFollower {
     if (!stream->Write(request) || !stream->Read(&there)) return absl::OkStatus();
     copied_.clear();
     for (const KvName& name : SplitKvNames(there.names())) copied_.insert(name);
-    SetNote(absl::OkStatus());
     uint64_t seen = 0;
-    for (SteadyTime looked = SteadyTime::InfinitePast(); !stopping();) {
+    for (SteadyTime looked = SteadyTime::InfinitePast();;) {
+      const SteadyTime begin = SteadyTime::Now();
       const absl::Duration used = ThreadTime();
       const uint64_t changes = store_->AwaitChange(seen, absl::ZeroDuration());
-      if (changes != seen && SteadyTime::Now() - looked >= kLook) {
-        blocks_ = store_->KeptBlocks();
-        next_ = 0;
+      if (stopping()) break;  // a later Wake() is another change than `changes`
+      const bool is_first = looked == SteadyTime::InfinitePast();
+      if (is_first || (changes != seen && begin - looked >= kLook)) {
+        looked = begin;
         seen = changes;
-        looked = SteadyTime::Now();
-        if (!ForgetOthers(stream)) return absl::OkStatus();
+        if (!Look(stream)) return absl::OkStatus();
       }
-      CountBehind();
-      const SteadyTime begin = SteadyTime::Now();
-      if (next_ == blocks_.size()) {
-        store_->AwaitChange(seen, kIdleLook);
-        // Several changes at a time are one look.
-        if (Pause(kLook)) break;
-        continue;
+      if (next_ < blocks_.size()) {
+        if (absl::Status status = CopyNext(reader, stream); !status.ok()) return status;
+      } else if (changes == seen && store_->AwaitChange(seen, kIdleLook) == seen) {
+        if (!Exchange(wire::KeepReplicasRequest(), stream)) return absl::OkStatus();
       }
-      if (absl::Status status = CopyNext(reader, stream); !status.ok()) return status;
-      const absl::Duration wait = std::max((ThreadTime() - used) * kReplicaProcessorWaits,
-                                           (SteadyTime::Now() - begin) * kReplicaTimeWaits);
-      if (Pause(wait)) break;
+      const bool copies = next_ < blocks_.size();
+      const absl::Duration wait =
+          std::max((ThreadTime() - used) * kReplicaProcessorWaits,
+                   copies ? (SteadyTime::Now() - begin) * kReplicaTimeWaits : kLook);
+      if (Pause(std::min(wait, kWaitMax))) break;
     }
     return absl::CancelledError("it is not wanted any more");
   }
 
-  // Moves next_ to the next block that is to be copied, and counts those.
+  // Reads what the store keeps; has the node forget what it does not keep any more.
+  bool Look(Stream* stream) {
+    blocks_ = store_->KeptBlocks();
+    next_ = 0;
+    if (!ForgetOthers(stream)) return false;
+    SkipUnwanted();
+    CountBehind();
+    SetNote(absl::OkStatus());
+    return true;
+  }
   void CountBehind() {
-    const auto is_wanted = [this](const KvStore::Kept& block) {
-      return block.scope && !copied_.contains(block.name);
-    };
-    while (next_ < blocks_.size() && !is_wanted(blocks_[next_])) ++next_;
     uint64_t behind = 0;
-    for (size_t i = next_; i < blocks_.size(); ++i) {
-      if (is_wanted(blocks_[i])) behind += blocks_[i].bytes;
+    for (const KvStore::Kept& block : blocks_) {
+      if (IsWanted(block)) behind += block.bytes;
     }
     absl::MutexLock lock(mu_);
     bytes_behind_ = behind;
   }
-
-  absl::Status CopyNext(const KvStore::Reader& reader, Stream* stream) {
-    const KvStore::Kept& block = blocks_[next_];
-    const absl::StatusOr<std::string> bytes = Read(reader, block);
-    if (absl::IsUnimplemented(bytes.status())) return bytes.status();
-    if (!bytes.ok()) {  // it has gone, or is damaged
-      ++next_;
-      return absl::OkStatus();
-    }
-    const std::optional<bool> kept = Send(block, *bytes, stream);
-    if (!kept) return absl::UnavailableError("the connection to it broke");
-    if (*kept) {
-      copied_.insert(block.name);
-      ++next_;
-      return absl::OkStatus();
-    }
-    // What was used less recently makes room.
-    for (size_t i = blocks_.size(); i > next_ + 1; --i) {
-      if (!copied_.contains(blocks_[i - 1].name)) continue;
-      return Forget({blocks_[i - 1].name}, stream)
-                 ? absl::OkStatus()
-                 : absl::UnavailableError("the connection to it broke");
-    }
-    next_ = blocks_.size();
-    SetNote(absl::ResourceExhaustedError("it has room for a part of them"));
-    return absl::OkStatus();
+  bool IsWanted(const KvStore::Kept& block) const {
+    return block.scope && !copied_.contains(block.name);
+  }
+  void SkipUnwanted() {
+    while (next_ < blocks_.size() && !IsWanted(blocks_[next_])) ++next_;
   }
 
+  // Copies the next block; what cannot be copied stays behind.
+  absl::Status CopyNext(const KvStore::Reader& reader, Stream* stream) {
+    const KvStore::Kept& block = blocks_[next_++];
+    const absl::StatusOr<std::string> bytes = Read(reader, block);
+    if (absl::IsUnimplemented(bytes.status())) return bytes.status();
+    for (int tries = 0; bytes.ok() && tries < 2; ++tries) {
+      const std::optional<bool> kept = Send(block, *bytes, stream);
+      if (!kept) return CallBroke();
+      if (*kept) {
+        copied_.insert(block.name);
+        absl::MutexLock lock(mu_);
+        bytes_behind_ -= std::min(bytes_behind_, block.bytes);
+        break;
+      }
+      // As much as it takes of what was used less recently makes room, once.
+      const std::vector<KvName> room = LessRecent(block.bytes);
+      if (room.empty()) break;
+      if (!Forget(room, stream)) return CallBroke();
+      CountBehind();
+    }
+    SkipUnwanted();
+    return absl::OkStatus();
+  }
+  static absl::Status CallBroke() { return absl::UnavailableError("the connection to it broke"); }
+
+  // Copies there of `bytes` in all, the least recently used first; none: there are not so many.
+  std::vector<KvName> LessRecent(uint64_t bytes) const {
+    std::vector<KvName> names;
+    uint64_t found = 0;
+    for (size_t i = blocks_.size(); i > next_ && found < bytes; --i) {
+      if (!copied_.contains(blocks_[i - 1].name)) continue;
+      names.push_back(blocks_[i - 1].name);
+      found += blocks_[i - 1].bytes;
+    }
+    return found < bytes ? std::vector<KvName>() : names;
+  }
+
+  static bool Exchange(const wire::KeepReplicasRequest& request, Stream* stream) {
+    wire::KeepReplicasResponse done;
+    return stream->Write(request) && stream->Read(&done);
+  }
   bool Forget(const std::vector<KvName>& names, Stream* stream) {
     for (size_t begin = 0; begin < names.size(); begin += kNamesMax) {
       const auto part = absl::MakeConstSpan(names).subspan(begin, kNamesMax);
       wire::KeepReplicasRequest request;
       request.set_forget(JoinKvNames(part));
-      wire::KeepReplicasResponse done;
-      if (!stream->Write(request) || !stream->Read(&done)) return false;
+      if (!Exchange(request, stream)) return false;
       for (const KvName& name : part) copied_.erase(name);
     }
     return true;
@@ -266,8 +296,8 @@ class Replicator final : public KvFollower {
   const absl::Duration retry_;
   const std::unique_ptr<wire::Node::Stub> stub_;
 
-  // Of the thread: what the store keeps, as of the last look; the first of them that may have to be
-  // copied; and what is there.
+  // Of the thread: what the store keeps, as of the last look; the next one that is to be copied;
+  // and what is there.
   std::vector<KvStore::Kept> blocks_;
   size_t next_ = 0;
   std::set<KvName> copied_;

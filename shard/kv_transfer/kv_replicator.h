@@ -14,8 +14,8 @@
 
 namespace strata {
 
-// Of what a block's way costs, a copier waits so many times: for the processor's time that it took,
-// so that copies take at most 3 % of one core, and for the time, so that links are free for steps.
+// A copier waits for so many times what a block has cost it: of the processor's time, so that
+// copies take at most 3 % of a core, and of the time, so that links are free for steps.
 inline constexpr int kReplicaProcessorWaits = 32;
 inline constexpr int kReplicaTimeWaits = 2;
 // Until a call that broke, or was refused, is tried again; twice as long each time, up to a minute.

@@ -159,7 +159,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   std::map<StageKey, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
   // Removed from stages_, but perhaps still on a step.
   std::vector<std::weak_ptr<StageServer>> leaving_ ABSL_GUARDED_BY(mu_);
-  // At most one for each stage.
+  // At most one for each stage, and one for each change of a stage's replicas.
   std::deque<absl::AnyInvocable<void() &&>> unloads_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // Shared with the streams.
@@ -374,12 +374,22 @@ grpc::ServerUnaryReactor* WorkerServerImpl::SetReplicaTargets(
   if (!stage.ok()) return Answer(context, stage.status());
   const auto store = (*stage)->kv_store();
   if (store == nullptr) return Answer(context, absl::OkStatus());
-  std::vector<std::unique_ptr<KvFollower>> followers;
-  for (const wire::ReplicaTarget& target : request->targets()) {
-    followers.push_back(target.why_none().empty() ? StartReplicator(store.get(), target)
-                                                  : NoReplicator(target));
+  wire::SetReplicaTargetsRequest targets = *request;
+  targets.clear_epoch();
+  targets.clear_stage();
+  KvStore::Followers replaced = store->ReplaceFollowers(targets.SerializeAsString(), [&] {
+    KvStore::Followers followers;
+    for (const wire::ReplicaTarget& target : request->targets()) {
+      followers.push_back(target.why_none().empty() ? StartReplicator(store.get(), target)
+                                                    : NoReplicator(target));
+    }
+    return followers;
+  });
+  absl::MutexLock lock(mu_);
+  // They may wait for the disk or for their call's end. They end before the store that they follow.
+  if (!replaced.empty() && !stopping_) {
+    unloads_.push_back([store, replaced = std::move(replaced)]() mutable { replaced.clear(); });
   }
-  store->SetFollowers(std::move(followers));
   return Answer(context, absl::OkStatus());
 }
 

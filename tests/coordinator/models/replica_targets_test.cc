@@ -44,7 +44,7 @@ class ReplicaTargets : public ::testing::Test {
   // "n1 3-7": of each stage.
   std::vector<std::string> Targets() const {
     std::vector<std::string> texts;
-    for (const auto& targets : ReplicaTargetsOf(planned_)) {
+    for (const auto& targets : ReplicaTargetsOf(planned_, [] { return true; })) {
       std::string& text = texts.emplace_back();
       for (const wire::ReplicaTarget& target : targets) {
         absl::StrAppend(&text, text.empty() ? "" : ", ",
@@ -73,7 +73,7 @@ TEST_F(ReplicaTargets, AreWhereRecoveryWouldPlaceTheLayers) {
   Plan({kGiB + kGiB / 4, kGiB + kGiB / 4, 3 * kGiB},
        {{.device = 0, .layers = {0, 4}}, {.device = 1, .layers = {4, 8}}});
   EXPECT_EQ(Targets(), (Texts{"n2 0-3", "n2 4-7"}));
-  const wire::ReplicaTarget target = ReplicaTargetsOf(planned_)[0].at(0);
+  const wire::ReplicaTarget target = ReplicaTargetsOf(planned_, [] { return true; })[0].at(0);
   EXPECT_EQ(target.node(), "id of n2");
   EXPECT_EQ(target.address(), "address of n2");
   EXPECT_EQ(target.device(), "CPU");
@@ -96,8 +96,8 @@ TEST_F(ReplicaTargets, AreSeveralWhereOneHasNoRoom) {
 TEST_F(ReplicaTargets, SayWhyThereAreNone) {
   Plan({kGiB + kGiB / 4, kGiB + kGiB / 4},
        {{.device = 0, .layers = {0, 4}}, {.device = 1, .layers = {4, 8}}});
-  EXPECT_EQ(Targets(), (Texts{"no other node has room for its layers",
-                              "no other node has room for its layers"}));
+  const std::string why = "its layers find no room around the other nodes' stages";
+  EXPECT_EQ(Targets(), (Texts{why, why}));
 }
 
 TEST_F(ReplicaTargets, OfAnotherLibllamaAreOfNoUse) {

@@ -227,7 +227,7 @@ class RandomRun {
     const FakeStages::Store& store = stores[static_cast<size_t>(&replica - replicas_.data())];
     const bool is_all = pick(2) == 0;
     for (const auto& [name, block] : store) {
-      if (is_all || pick(3) != 0) replica[name] = block;
+      if (is_all || pick(3) != 0) replica.emplace(name, block);  // what is there stays
     }
     std::erase_if(replica, [&](const auto& each) {
       return !store.contains(each.first) && (is_all || pick(3) != 0);

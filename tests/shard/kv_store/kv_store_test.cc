@@ -299,7 +299,7 @@ TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
     EXPECT_EQ(*used->Get({Name(1), ""}), std::string(5000, 'x'));
   }
   EXPECT_TRUE(Open("old", 1000, 1 << 20)->Names().empty());
-  EXPECT_EQ(Open("newer", 1000, 1 << 20)->Names().size(), 1u);
+  EXPECT_EQ(Open("newer", 1 << 20, 1 << 20)->Names().size(), 1u);
 }
 
 TEST_F(KvStoreTest, AFolderThatIsRemovedIsMadeAgain) {
