@@ -99,7 +99,7 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
     if (taken.ok()) reclaimer_.OnDeploymentEnded(SteadyTime::Now());
     return taken;
   };
-  const absl::Status loaded = next->Load(
+  absl::Status loaded = next->Load(
       [&](uint32_t, const wire::LoadProgress&) {
         return migration.MayGoOn(caller.should_continue());
       },
