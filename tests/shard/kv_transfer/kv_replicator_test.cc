@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "grpcpp/channel.h"
 #include "gtest/gtest.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/kv_store/kv_folder.h"
