@@ -183,11 +183,14 @@ TEST_F(KeptPrompts, ANodeThatIsLostForGoodCostsNoPrompt) {
                    {"temperature", 0}, {"ignore_eos", true}, {"stream", true}};
   testing::HttpClient client(ports_[0]);
   ASSERT_TRUE(client.Post("/v1/completions", body.dump()));
+  // Of both stages, on the node that will be left.
   ASSERT_TRUE(Eventually([this] {
-    const Json stages = Node(0, 1)["stages"];
-    return stages.size() == 1 && stages[0]["replicas"].size() == 1 &&
-           stages[0]["replicas"][0]["problem"] == "" &&
-           stages[0]["replicas"][0]["bytes_behind"] == 0 && Metric("strata_kv_blocks") >= 5;
+    const Json shown = Run(0, {"cache", "show", "--json"});
+    return std::ranges::any_of(shown["nodes"], [](const Json& node) {
+      return node["node"] == kNames[0] && node["caches"].size() == 2 &&
+             std::ranges::all_of(node["caches"],
+                                 [](const Json& cache) { return cache["blocks"] >= 5; });
+    });
   })) << Node(0, 1);
   (*nodes_[1])->Kill();
   const testing::HttpReply reply = client.Read();

@@ -3,11 +3,13 @@
 
 #include <unistd.h>
 
-#include <fstream>
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -115,9 +117,22 @@ class KvReplicatorTest : public ::testing::Test {
     for (int i = 0; i < 1000 && !holds(); ++i) usleep(10'000);
     return holds();
   }
-  bool HasAll() const {
-    const wire::ReplicaStatus status = Status();
-    return status.note().empty() && status.bytes_behind() == 0;
+  // Of the blocks on the other node's disk.
+  std::set<std::string> FilesThere() const {
+    std::set<std::string> files;
+    std::error_code error;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(There(), error)) {
+      const std::string name = file.path().filename().string();
+      if (name.size() == 2 * kKvNameBytes && !file.is_directory()) files.insert(name);
+    }
+    return files;
+  }
+  // Until so many blocks are on the other node's disk, and nothing is behind.
+  bool HasAll(size_t n_blocks) const {
+    return Eventually([&] {
+      const wire::ReplicaStatus status = Status();
+      return FilesThere().size() == n_blocks && status.note().empty() && status.bytes_behind() == 0;
+    });
   }
 
   const std::string folder_ = testing::MakeTestFolder();
@@ -134,14 +149,14 @@ TEST_F(KvReplicatorTest, AStageThatIsLoadedThereFindsWhatWasKeptHere) {
   ASSERT_TRUE(Eventually([&] { return !replicas_->Held().empty(); })) << Status().DebugString();
   store_->Put({Name(2), ""}, "two");
   store_->Put({Name(3), ""}, "three");
-  ASSERT_TRUE(Eventually([&] { return HasAll(); })) << Status().DebugString();
+  ASSERT_TRUE(HasAll(3)) << Status().DebugString();
   EXPECT_EQ(Status().node_name(), "there");
   const wire::HeldReplica held = replicas_->Held().at(0);
   EXPECT_EQ(held.model_id(), kModel);
   EXPECT_EQ(held.layers().end(), 6u);
   EXPECT_EQ(held.device(), "CUDA0");
   store_->Forget(Name(2));
-  usleep(500'000);  // a look finds that it has gone
+  ASSERT_TRUE(HasAll(2)) << Status().DebugString();
   server_.reset();
   replicas_.reset();
   const std::unique_ptr<KvStore> there = OpenStore(There(), "CUDA0");
@@ -160,8 +175,7 @@ TEST_F(KvReplicatorTest, BlocksOfAnEarlierTimeAreCopiedOnceTheirScopeIsKnown) {
   StartKeeper();
   Follow();
   EXPECT_EQ(*store_->Get({Name(2), ""}), "two");
-  ASSERT_TRUE(Eventually([&] { return !replicas_->Held().empty(); })) << Status().DebugString();
-  ASSERT_TRUE(Eventually([&] { return HasAll(); })) << Status().DebugString();
+  ASSERT_TRUE(HasAll(1)) << Status().DebugString();
   EXPECT_EQ(NamesThere(), std::set<KvName>{Name(2)});
 }
 
@@ -169,16 +183,19 @@ TEST_F(KvReplicatorTest, WhereThereIsLittleRoomTheMostRecentlyUsedAreThere) {
   StartKeeper(/*bytes_max=*/30'000);
   for (int i = 1; i <= 4; ++i) store_->Put({Name(i), ""}, std::string(6'000, 'x'));
   Follow();
+  constexpr uint64_t kFileBytes = 6'000 + kKvSealBytes;
   ASSERT_TRUE(Eventually([&] {
-    return Status().note().empty() && Status().bytes_behind() > 11'000;
+    return FilesThere().size() == 2 && Status().bytes_behind() == 2 * kFileBytes;
   })) << Status().DebugString();
-  usleep(300'000);
-  EXPECT_NEAR(static_cast<double>(Status().bytes_behind()), 12'000, 100) << "two have no room";
+  const std::set<std::string> before = FilesThere();
   EXPECT_TRUE(store_->Get({Name(1), ""}).ok());  // is used again
   store_->Put({Name(5), ""}, std::string(6'000, 'x'));
-  ASSERT_TRUE(Eventually([&] { return Status().bytes_behind() > 17'000; }))
-      << Status().DebugString();
-  usleep(300'000);
+  ASSERT_TRUE(Eventually([&] {
+    const std::set<std::string> now = FilesThere();
+    return now.size() == 2 &&
+           std::ranges::none_of(now, [&](const auto& file) { return before.contains(file); });
+  })) << Status().DebugString();
+  EXPECT_EQ(Status().bytes_behind(), 3 * kFileBytes);
   EXPECT_EQ(NamesThere(), (std::set<KvName>{Name(1), Name(5)}));
 }
 
@@ -186,7 +203,7 @@ TEST_F(KvReplicatorTest, ANodeThatWasAwayGetsWhatItMissed) {
   StartKeeper();
   store_->Put({Name(1), ""}, "one");
   Follow();
-  ASSERT_TRUE(Eventually([&] { return HasAll(); })) << Status().DebugString();
+  ASSERT_TRUE(HasAll(1)) << Status().DebugString();
   // A stage of these layers is loaded there: it has the store.
   replicas_->BeginLoad(kModel, Range(3, 6));
   std::unique_ptr<KvStore> stage;
@@ -200,14 +217,14 @@ TEST_F(KvReplicatorTest, ANodeThatWasAwayGetsWhatItMissed) {
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(Status().note(), "being loaded"); }))
       << Status().DebugString();
   replicas_->EndLoad(kModel, Range(3, 6));  // the load has failed
-  ASSERT_TRUE(Eventually([&] { return HasAll(); })) << Status().DebugString();
+  ASSERT_TRUE(HasAll(2)) << Status().DebugString();
   EXPECT_EQ(NamesThere(), (std::set<KvName>{Name(1), Name(2)}));
 }
 
 TEST_F(KvReplicatorTest, OtherLayersOfTheModelAreNotReleased) {
   StartKeeper();
   Follow();
-  ASSERT_TRUE(Eventually([&] { return HasAll(); })) << Status().DebugString();
+  ASSERT_TRUE(HasAll(0)) << Status().DebugString();
   replicas_->BeginLoad(kModel, Range(0, 3));
   replicas_->BeginLoad("another", Range(3, 6));
   store_->Put({Name(1), ""}, "one");
@@ -232,7 +249,6 @@ TEST_F(KvReplicatorTest, ABlockThatNeverFitsCostsTheOthersNothing) {
   store_->Put({Name(2), ""}, std::string(100'000, 'x'));
   Follow();
   ASSERT_TRUE(Eventually([&] { return !replicas_->Held().empty(); })) << Status().DebugString();
-  usleep(300'000);
   EXPECT_GT(Status().bytes_behind(), 99'000u);
   EXPECT_EQ(NamesThere(), std::set<KvName>{Name(1)});
 }
