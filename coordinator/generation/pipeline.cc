@@ -124,7 +124,6 @@ class PipelineImpl final : public Pipeline {
   void OnReturned(const Frame& frame);
   void OnBroken(absl::Status status);
   wire::StageSpec SpecOf(size_t stage) const;
-  void AddWeightSources(size_t stage, wire::StageSpec* spec) const;
   // "/CUDA0"; empty: the CPU.
   std::string DeviceText(size_t stage) const {
     const std::string& device = options_.stages[stage].device;
@@ -202,29 +201,12 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
   spec.set_origin(options_.origin);
-  AddWeightSources(stage, &spec);
+  AddWeightSources({.source = options_.source,
+                    .from_caches = options_.from_caches,
+                    .remote = options_.remote,
+                    .peers = options_.stages[stage].weight_peers},
+                   options_.stages[stage].node->id(), &spec);
   return spec;
-}
-
-void PipelineImpl::AddWeightSources(size_t stage, wire::StageSpec* spec) const {
-  const NodeClient* const source = options_.source;
-  const std::string& self = options_.stages[stage].node->id();
-  if (source != nullptr) {
-    if (source->id() == self) return;
-    spec->set_source_address(source->address());
-    spec->set_source_node(source->id());
-  }
-  spec->set_no_source(options_.from_caches);
-  const bool is_remote = options_.remote.parts_size() > 0;
-  if (is_remote) *spec->mutable_remote() = options_.remote;
-  for (const NodeClient* const node : options_.stages[stage].weight_peers) {
-    if (spec->weight_peers_size() == kWeightPeersMax) break;
-    if (source != nullptr && node->id() == source->id()) continue;
-    if ((!options_.from_caches || is_remote) && node->id() == self) continue;
-    wire::WeightPeer* const peer = spec->add_weight_peers();
-    peer->set_address(node->address());
-    peer->set_node_id(node->id());
-  }
 }
 
 absl::Status PipelineImpl::Load(Progress progress) {
@@ -545,6 +527,27 @@ void PipelineImpl::UnloadStage(size_t stage) {
 }
 
 }  // namespace
+
+void AddWeightSources(const WeightSources& sources, const std::string& self,
+                      wire::StageSpec* spec) {
+  const NodeClient* const source = sources.source;
+  if (source != nullptr) {
+    if (source->id() == self) return;
+    spec->set_source_address(source->address());
+    spec->set_source_node(source->id());
+  }
+  spec->set_no_source(sources.from_caches);
+  const bool is_remote = sources.remote.parts_size() > 0;
+  if (is_remote) *spec->mutable_remote() = sources.remote;
+  for (const NodeClient* const node : sources.peers) {
+    if (spec->weight_peers_size() == kWeightPeersMax) break;
+    if (source != nullptr && node->id() == source->id()) continue;
+    if ((!sources.from_caches || is_remote) && node->id() == self) continue;
+    wire::WeightPeer* const peer = spec->add_weight_peers();
+    peer->set_address(node->address());
+    peer->set_node_id(node->id());
+  }
+}
 
 absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epoch, size_t stage) {
   for (const wire::StageStatus& one : info.stages()) {

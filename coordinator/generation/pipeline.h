@@ -13,6 +13,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/generation/node_client.h"
 #include "coordinator/scheduler/scheduler_types.h"
 #include "proto/frame.pb.h"
@@ -26,6 +27,16 @@ inline constexpr uint32_t kResultsMax = 64;
 inline constexpr uint32_t kResultsRelease = kResultsMax / 2;  // credits returned together
 
 inline constexpr int kWeightPeersMax = 7;
+
+// The nodes that a stage's weights come from, as PipelineOptions and StagePlacement have them.
+struct WeightSources {
+  const NodeClient* source = nullptr;
+  bool from_caches = false;
+  const wire::RemoteModel& remote;
+  absl::Span<NodeClient* const> peers;
+};
+// Fills them in for a stage on the node with the id `self`.
+void AddWeightSources(const WeightSources& sources, const std::string& self, wire::StageSpec* spec);
 
 // A stage of an earlier plan whose caches another stage takes over.
 struct CacheSource {

@@ -266,8 +266,11 @@ class Coordinator {
                            const wire::LoadModelRequest& request, const OperationContext& caller);
   void Rebalance();
   bool RebalanceOne(const DeploymentPtr& model);
+  // A look at a model that serves goes on while it does.
+  OperationContext WhileItServes(const DeploymentPtr& model);
   // Tells the stages which nodes are to have copies of their KV blocks (replica_targets.h).
   void Replicate();
+  void ReplicateSoon();                           // stages or members have changed
   bool ReplicateOne(const DeploymentPtr& model);  // false: not all stages know
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Of the draft model of `model`, by name or id; empty: none.

@@ -226,8 +226,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     failure->is_unavailable = was_there && absl::IsUnavailable(status);
     return status;
   }
-  absl::MutexLock lock(mu_);
-  replicate_at_ = SteadyTime::Now() + kReplicateAfter;
+  ReplicateSoon();
   return deployment;
 }
 

@@ -41,21 +41,13 @@ void FetchAhead(const PlannedModel& planned, size_t stage, const wire::ReplicaTa
   spec->set_model_id(planned.model->id());
   spec->set_model_path(planned.source.path());
   *spec->mutable_layers() = target.layers();
-  *spec->mutable_remote() = planned.source.remote();
   spec->set_unverified(unverified);
-  if (source != nullptr) {
-    spec->set_source_address(source->address());
-    spec->set_source_node(source->id());
-  }
   const std::vector<std::vector<NodeClient*>> peers = planned.WeightPeers();
-  spec->set_no_source(planned.cached != nullptr);
-  for (const NodeClient* const peer : peers[stage]) {
-    if (spec->weight_peers_size() == kWeightPeersMax) break;
-    if (peer->id() == at->client->id()) continue;
-    wire::WeightPeer* const to = spec->add_weight_peers();
-    to->set_address(peer->address());
-    to->set_node_id(peer->id());
-  }
+  AddWeightSources({.source = source,
+                    .from_caches = source == nullptr,
+                    .remote = planned.source.remote(),
+                    .peers = peers[stage]},
+                   at->client->id(), spec);
   at->client->FetchWeights(request, kTellMs).IgnoreError();  // most nodes do not want to
 }
 
@@ -111,10 +103,7 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
   };
   if (unloads_stale()) UnloadStaleStages(next->mutable_planned());
   if (!loaded.ok()) return loaded;
-  {
-    absl::MutexLock lock(mu_);
-    replicate_at_ = SteadyTime::Now() + kReplicateAfter;
-  }
+  ReplicateSoon();
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its requests paused for "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - taken_over) << " ms ("
@@ -136,14 +125,19 @@ void Coordinator::Rebalance() {
   rebalance_.End(again, flap_tracker_.NextReturn(now), now);
 }
 
-// True: worth another look.
-bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
+Coordinator::OperationContext Coordinator::WhileItServes(const DeploymentPtr& model) {
   OperationContext caller;
   caller.skip_measurement_wait = true;
-  caller.should_continue = [this, &model] {
+  caller.should_continue = [this, model] {
     return !stopping() && IsThere(model) && !AnyRecovering();
   };
   caller.note = [](const std::string&) { return true; };
+  return caller;
+}
+
+// True: worth another look.
+bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
+  const OperationContext caller = WhileItServes(model);
   const auto work = StartWork(caller);
   if (!work.ok() || !caller.should_continue()) return false;
   for (ModelRebalance rebalance(*model);;) {
@@ -168,6 +162,11 @@ bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
   }
 }
 
+void Coordinator::ReplicateSoon() {
+  absl::MutexLock lock(mu_);
+  replicate_at_ = SteadyTime::Now() + kReplicateAfter;
+}
+
 void Coordinator::Replicate() {
   std::vector<DeploymentPtr> models;
   {
@@ -186,12 +185,7 @@ void Coordinator::Replicate() {
 }
 
 bool Coordinator::ReplicateOne(const DeploymentPtr& model) {
-  OperationContext caller;
-  caller.skip_measurement_wait = true;
-  caller.should_continue = [this, &model] {
-    return !stopping() && IsThere(model) && !AnyRecovering();
-  };
-  caller.note = [](const std::string&) { return true; };
+  const OperationContext caller = WhileItServes(model);
   if (!caller.should_continue()) return true;
   wire::PlacementOptions placement = model->request().placement();
   placement.set_n_ctx(model->planned().inputs.request.cache.n_ctx);

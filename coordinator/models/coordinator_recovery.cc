@@ -238,8 +238,8 @@ absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationC
   {
     absl::MutexLock lock(mu_);
     rebalance_.OnChange(SteadyTime::Now());
-    replicate_at_ = SteadyTime::Now() + kReplicateAfter;
   }
+  ReplicateSoon();
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
                << absl::ToInt64Milliseconds(SteadyTime::Now() - placed) << " ms ("

@@ -189,10 +189,9 @@ void KvStore::Scan() {
     bytes_used_ += bytes;
   }
   if (bytes_used_ <= bytes_max_) return;  // else it had more room before
-  std::vector<std::pair<int64_t, KvName>> by_use;
-  for (const auto& [name, block] : blocks_) by_use.emplace_back(block.used, name);
-  std::ranges::sort(by_use);
-  for (size_t i = 0; i < by_use.size() && bytes_used_ > bytes_max_; ++i) Erase(by_use[i].second);
+  for (const KvName& name : NamesByUse()) {
+    if (bytes_used_ > bytes_max_) Erase(name);
+  }
 }
 
 uint64_t KvStore::bytes_used() const {
@@ -202,6 +201,10 @@ uint64_t KvStore::bytes_used() const {
 
 std::vector<KvName> KvStore::Names() const {
   absl::MutexLock lock(mu_);
+  return NamesByUse();
+}
+
+std::vector<KvName> KvStore::NamesByUse() const {
   std::vector<std::pair<int64_t, KvName>> by_use;
   for (const auto& [name, block] : blocks_) by_use.emplace_back(block.used, name);
   std::ranges::sort(by_use);

@@ -137,6 +137,8 @@ class KvStore {
   std::string PathOf(const KvCipher& cipher, const KvName& name) const {
     return folder_ + "/" + cipher.FileOf(name);
   }
+  // The least recently used first.
+  std::vector<KvName> NamesByUse() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Lose(const KvName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Erase(const KvName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -32,7 +32,7 @@ absl::Status Released() {
       "a stage of the model is being loaded there, or its processed prompts are being removed");
 }
 
-// None: of all layers, of all models.
+// Layers of a model. An empty range means all of its layers, an empty id all models.
 struct Layers {
   explicit Layers(std::string of_model, const wire::LayerRange& layers = {})
       : model_id(std::move(of_model)), begin(layers.begin()), end(layers.end()) {}
@@ -91,7 +91,7 @@ class KvReplicasImpl final : public KvReplicas {
       replicas_->Post([this] { replicas_->Begin(this); });
     }
 
-    // Of the thread.
+    // The thread alone uses these.
     std::unique_ptr<KvStore> store;  // null: not opened yet, or released
     uint64_t bytes_max = 0;          // of the store
     std::string block;               // the parts of one that have come
@@ -296,7 +296,7 @@ class KvReplicasImpl final : public KvReplicas {
   }
 
   const Options options_;
-  // Of the thread.
+  // The thread alone uses these.
   std::set<Call*> calls_;
   std::map<Layers, SteadyTime> released_;  // until then
 

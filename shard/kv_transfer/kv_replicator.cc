@@ -251,7 +251,7 @@ class Replicator final : public KvFollower {
     }
     return true;
   }
-  // Of what the node has, what the store does not keep any more.
+  // Has the node forget what the store does not keep any more.
   bool ForgetOthers(Stream* stream) {
     std::set<KvName> kept;
     for (const KvStore::Kept& block : blocks_) kept.insert(block.name);

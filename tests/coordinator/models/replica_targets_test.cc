@@ -43,9 +43,9 @@ class ReplicaTargets : public ::testing::Test {
   }
   // "n1 3-7": of each stage.
   std::vector<std::string> Targets() const {
-    std::vector<std::string> texts;
+    std::vector<std::string> lines;
     for (const auto& targets : ReplicaTargetsOf(planned_, [] { return true; })) {
-      std::string& text = texts.emplace_back();
+      std::string& text = lines.emplace_back();
       for (const wire::ReplicaTarget& target : targets) {
         absl::StrAppend(&text, text.empty() ? "" : ", ",
                         target.why_none().empty()
@@ -54,7 +54,7 @@ class ReplicaTargets : public ::testing::Test {
                             : target.why_none());
       }
     }
-    return texts;
+    return lines;
   }
   void Holds(size_t node, LayerRange layers, const std::string& model_id = "") {
     wire::HeldReplica* const held = planned_.report.nodes[node].info.add_replicas();
@@ -63,7 +63,7 @@ class ReplicaTargets : public ::testing::Test {
     held->mutable_layers()->set_begin(layers.begin);
     held->mutable_layers()->set_end(layers.end);
   }
-  using Texts = std::vector<std::string>;
+  using Lines = std::vector<std::string>;
 
   PlannedModel planned_;
 };
@@ -72,7 +72,7 @@ TEST_F(ReplicaTargets, AreWhereRecoveryWouldPlaceTheLayers) {
   // n2 has room for a stage, n0 and n1 have none for another.
   Plan({kGiB + kGiB / 4, kGiB + kGiB / 4, 3 * kGiB},
        {{.device = 0, .layers = {0, 4}}, {.device = 1, .layers = {4, 8}}});
-  EXPECT_EQ(Targets(), (Texts{"n2 0-3", "n2 4-7"}));
+  EXPECT_EQ(Targets(), (Lines{"n2 0-3", "n2 4-7"}));
   const wire::ReplicaTarget target = ReplicaTargetsOf(planned_, [] { return true; })[0].at(0);
   EXPECT_EQ(target.node(), "id of n2");
   EXPECT_EQ(target.address(), "address of n2");
@@ -82,13 +82,13 @@ TEST_F(ReplicaTargets, AreWhereRecoveryWouldPlaceTheLayers) {
 TEST_F(ReplicaTargets, HaveTheLayersOfEachStageApart) {
   // One node has two stages: without it, all layers are one stage.
   Plan({8 * kGiB, 8 * kGiB}, {{.device = 0, .layers = {0, 3}}, {.device = 0, .layers = {3, 8}}});
-  EXPECT_EQ(Targets(), (Texts{"n1 0-2", "n1 3-7"}));
+  EXPECT_EQ(Targets(), (Lines{"n1 0-2", "n1 3-7"}));
 }
 
 TEST_F(ReplicaTargets, AreSeveralWhereOneHasNoRoom) {
   Plan({kGiB, 2 * kGiB, kGiB, kGiB},
        {{.device = 0, .layers = {0, 2}}, {.device = 1, .layers = {2, 8}}});
-  const Texts targets = Targets();
+  const Lines targets = Targets();
   ASSERT_EQ(targets.size(), 2u);
   EXPECT_NE(targets[1].find(", "), std::string::npos) << targets[1];
 }
@@ -97,18 +97,18 @@ TEST_F(ReplicaTargets, SayWhyThereAreNone) {
   Plan({kGiB + kGiB / 4, kGiB + kGiB / 4},
        {{.device = 0, .layers = {0, 4}}, {.device = 1, .layers = {4, 8}}});
   const std::string why = "its layers find no room around the other nodes' stages";
-  EXPECT_EQ(Targets(), (Texts{why, why}));
+  EXPECT_EQ(Targets(), (Lines{why, why}));
 }
 
 TEST_F(ReplicaTargets, OfAnotherLibllamaAreOfNoUse) {
   Plan({8 * kGiB, 8 * kGiB}, {{.device = 0, .layers = {0, 8}}});
   planned_.report.nodes[1].info.mutable_versions()->set_llama("b1");
-  EXPECT_EQ(Targets(), Texts{"n1, which would get its layers, has another version of libllama"});
+  EXPECT_EQ(Targets(), Lines{"n1, which would get its layers, has another version of libllama"});
 }
 
 TEST_F(ReplicaTargets, ANodeAloneHasNone) {
   Plan({8 * kGiB}, {{.device = 0, .layers = {0, 8}}});
-  EXPECT_EQ(Targets(), Texts{""});
+  EXPECT_EQ(Targets(), Lines{""});
 }
 
 TEST_F(ReplicaTargets, RecoveryGivesLayersToTheNodeWithCopies) {
@@ -134,7 +134,7 @@ TEST_F(ReplicaTargets, RecoveryGivesLayersToTheNodeWithCopies) {
   Holds(2, {4, 6});
   Holds(2, {6, 8});
   EXPECT_EQ(placed(), "0=0-3 2=4-5 2=6-7");
-  // Where it would be far slower there.
+  // A step would take far longer there.
   planned_.inputs.request.devices[2].speed = testing::SpeedOf(5e9);
   EXPECT_EQ(placed(), without);
 }

@@ -300,6 +300,7 @@ TEST_F(KvStoreTest, StoresOfOtherModelsGoTheOldestFirst) {
   }
   EXPECT_TRUE(Open("old", 1000, 1 << 20)->Names().empty());
   EXPECT_EQ(Open("newer", 1 << 20, 1 << 20)->Names().size(), 1u);
+  EXPECT_TRUE(Open("newer", 1000, 1 << 20)->Names().empty()) << "it has less room now";
 }
 
 TEST_F(KvStoreTest, AFolderThatIsRemovedIsMadeAgain) {
