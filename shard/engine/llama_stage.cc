@@ -46,7 +46,8 @@ LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
       next_(config_.facts.n_seq_max, 0),
       versions_(config_.facts.n_seq_max, 0),
       streams_(config_.facts.n_seq_max),
-      checkpoints_(config_.facts.n_checkpoints) {}
+      checkpoints_(config_.facts.n_checkpoints),
+      slot_blocks_(config_.facts.n_seq_max) {}
 
 const llama_vocab* LlamaStage::vocab() const {
   return config_.has_vocabulary ? llama_model_get_vocab(model_.get()) : nullptr;

@@ -168,6 +168,7 @@ class LlamaStage final : public Stage {
   absl::StatusOr<std::vector<std::string>> ReadBlocks(const wire::KvEdit& edit,
                                                       absl::Span<const KvName> names);
   void StoreBlocks(const wire::KvEdit& edit);
+  void UseBlocksBefore(const wire::KvEdit& store, absl::Span<const KvName> names);
   absl::Status LoadBlocks(const wire::KvEdit& edit);
   llama_memory_t memory() const { return llama_get_memory(context_.get()); }
 
@@ -209,6 +210,8 @@ class LlamaStage final : public Stage {
 
   std::shared_ptr<KvStore> store_;   // as kv_store(); may be null
   std::vector<KvName> lost_blocks_;  // since TakeLostBlocks(), but for those of store_
+  // [n_seq_max] the blocks that each slot's sequence begins with, as they were stored or loaded.
+  std::vector<std::vector<KvName>> slot_blocks_;
 
   // The batch that BeginLookahead() has begun; no tokens: none. next_ does not include it.
   struct LookaheadBatch {

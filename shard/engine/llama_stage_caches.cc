@@ -9,6 +9,7 @@
 #include "shard/device/memory.h"
 #include "shard/engine/llama_stage.h"
 #include "shard/engine/sequence_state.h"
+#include "shard/kv_store/kv_cuts.h"
 #include "shard/kv_store/kv_store.h"
 
 namespace strata {
@@ -17,6 +18,16 @@ namespace {
 // Of the memory that is free, the part that a copy of a slot for the disk may take: it is a
 // comfort, and not worth that the system kills a stage.
 constexpr uint64_t kStoreMemoryPart = 4;
+
+absl::StatusOr<std::string> JoinCuts(absl::Span<const KvCuts::Part> parts) {
+  std::vector<std::string> states;
+  for (const KvCuts::Part& part : parts) {
+    auto layers = LayersOf(part.bytes, part.n_layers, {part.layers.begin(), part.layers.end()});
+    if (!layers.ok()) return layers.status();
+    states.push_back(*std::move(layers));
+  }
+  return JoinLayers(std::vector<absl::string_view>(states.begin(), states.end()));
+}
 
 }  // namespace
 
@@ -125,6 +136,7 @@ absl::Status LlamaStage::WriteCache(int32_t slot, const CachePart& part) {
 
 void LlamaStage::SetKvStore(std::unique_ptr<KvStore> store) {
   store_ = std::move(store);
+  if (SplitsCaches()) store_->UseCuts(JoinCuts);
   // A little more than libllama writes of each position; of states, what slots that are full to a
   // quarter have.
   const Facts& facts = config_.facts;
@@ -176,6 +188,17 @@ void LlamaStage::StoreBlocks(const wire::KvEdit& edit) {
   for (size_t i = names.size(); i > 0; --i) {
     store_->Put({names[i - 1], edit.scope()}, std::move((*blocks)[i - 1]));
   }
+  if (SplitsCaches()) UseBlocksBefore(edit, names);
+}
+
+// `names` have just been stored: those that the sequence begins with are worth no less.
+void LlamaStage::UseBlocksBefore(const wire::KvEdit& store, absl::Span<const KvName> names) {
+  std::vector<KvName>& blocks = slot_blocks_[store.slot()];
+  const size_t n_before = static_cast<size_t>(store.begin()) / kKvBlockTokens;
+  if (blocks.size() < n_before) return;  // not all are known
+  blocks.resize(n_before);
+  store_->Use(blocks);
+  blocks.insert(blocks.end(), names.begin(), names.end());
 }
 
 absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
@@ -217,6 +240,7 @@ absl::Status LlamaStage::LoadBlocks(const wire::KvEdit& edit) {
     for (const KvName& name : names) store_->Forget(name);
     return written;
   }
+  if (SplitsCaches()) slot_blocks_[slot] = names;
   return absl::OkStatus();
 }
 

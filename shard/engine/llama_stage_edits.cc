@@ -31,6 +31,7 @@ bool LlamaStage::TrimTo(int32_t slot, int32_t begin) {
 void LlamaStage::Drop(int32_t slot) {
   llama_memory_seq_rm(memory(), Sequence(slot), -1, -1);  // of a whole sequence: never fails
   next_[slot] = 0;
+  slot_blocks_[slot].clear();
   Changed(slot);
 }
 

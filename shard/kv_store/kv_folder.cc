@@ -2,13 +2,18 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "shard/kv_store/kv_block.h"
@@ -25,6 +30,11 @@ constexpr size_t kBlockFileChars = 2 * kKvNameBytes;
 
 // A folder that is about to go, by another name: a stage makes it anew meanwhile.
 constexpr char kGone[] = ".gone";
+
+constexpr char kKeyFile[] = "/key";
+constexpr size_t kKeyBytes = 32;
+
+absl::Status ErrnoOf(absl::string_view path) { return absl::ErrnoToStatus(errno, path); }
 
 bool IsAt(const Descriptor& file, const std::string& path) {
   struct stat open_one = {}, named = {};
@@ -52,6 +62,49 @@ KvFolder Look(const std::string& path) {
 }
 
 }  // namespace
+
+absl::StatusOr<Secret> KvKeyOf(const std::string& folder) {
+  if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
+  const std::string path = folder + kKeyFile;
+  auto key = ReadPrivateFile(path);
+  if (absl::IsNotFound(key.status())) {
+    std::string bytes(kKeyBytes, '\0');
+    if (getentropy(bytes.data(), bytes.size()) != 0) return ErrnoOf("random bytes");
+    absl::Status made = WritePrivateFile(path, bytes, PrivateFileMode::kNew);
+    Wipe(&bytes);
+    if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+    key = ReadPrivateFile(path);
+  }
+  if (key.ok() && key->Reveal().size() != kKeyBytes) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is damaged; remove it"));
+  }
+  return key;
+}
+
+absl::StatusOr<KvCipher> KvCipherOf(const Secret& key, const wire::KvIdentity& identity) {
+  const wire::KvCacheAbout& about = identity.about();
+  return KvCipher::Make(key, absl::StrCat(absl::BytesToHexString(about.model_id()), "\n",
+                                          about.layers().begin(), "\n", about.layers().end(), "\n",
+                                          identity.device(), "\n", identity.setting()));
+}
+
+absl::StatusOr<std::string> ReadKvFile(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return absl::NotFoundError(ErrnoOf(path).message());
+  struct stat about = {};
+  if (fstat(file.fd(), &about) != 0) return ErrnoOf(path);
+  std::string bytes(static_cast<size_t>(about.st_size), '\0');
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = read(file.fd(), bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoOf(path);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  bytes.resize(done);
+  return bytes;
+}
 
 std::vector<KvFolder> ListKvFolders(const std::string& root) {
   std::vector<KvFolder> folders;

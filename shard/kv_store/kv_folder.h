@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/node.pb.h"
+#include "shard/kv_store/kv_cipher.h"
 #include "transport/base/descriptor.h"
+#include "transport/security/secret.h"
 
 namespace strata {
 
@@ -21,6 +23,13 @@ struct KvFolder {
   std::string path;
   wire::KvCache cache;
 };
+
+// The node's key, which is made where `root` has none yet. kFailedPrecondition: it is damaged.
+absl::StatusOr<Secret> KvKeyOf(const std::string& root);
+// Of a store.
+absl::StatusOr<KvCipher> KvCipherOf(const Secret& key, const wire::KvIdentity& identity);
+// All bytes of a file; kNotFound where it cannot be opened.
+absl::StatusOr<std::string> ReadKvFile(const std::string& path);
 
 // Those in `root`, of all stages of the node; those used last first.
 std::vector<KvFolder> ListKvFolders(const std::string& root);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +14,6 @@
 #include <utility>
 
 #include "absl/log/log.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -30,36 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kKeyFile[] = "/key";
 constexpr char kUnfinished[] = "/unfinished";
-constexpr size_t kKeyBytes = 32;
-// Of blocks that wait to be written; more are lost.
-constexpr uint64_t kWaitingBytesMax = 512 << 20;
 // A stage that is leaving may still write what it has.
 constexpr int kLockTries = 40;
 constexpr absl::Duration kLockWait = absl::Milliseconds(50);
 
 absl::Status SystemError(absl::string_view path) {
   return absl::ErrnoToStatus(errno, path);  // "PATH: No space left on device"
-}
-
-// The node's key, made where there is none yet.
-absl::StatusOr<Secret> KeyOf(const std::string& folder) {
-  if (auto s = MakePrivateFolder(folder); !s.ok()) return s;
-  const std::string path = folder + kKeyFile;
-  auto key = ReadPrivateFile(path);
-  if (absl::IsNotFound(key.status())) {
-    std::string bytes(kKeyBytes, '\0');
-    if (getentropy(bytes.data(), bytes.size()) != 0) return SystemError("random bytes");
-    absl::Status made = WritePrivateFile(path, bytes, PrivateFileMode::kNew);
-    Wipe(&bytes);
-    if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
-    key = ReadPrivateFile(path);
-  }
-  if (key.ok() && key->Reveal().size() != kKeyBytes) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is damaged; remove it"));
-  }
-  return key;
 }
 
 // The lock of a store's folder, which is made. kFailedPrecondition: another one has it.
@@ -79,13 +54,6 @@ absl::StatusOr<Descriptor> Lock(const std::string& folder, bool waits) {
 }
 
 int64_t FileTime(fs::file_time_type time) { return time.time_since_epoch().count(); }
-
-absl::StatusOr<KvCipher> CipherOf(const Secret& key, const wire::KvIdentity& identity) {
-  const wire::KvCacheAbout& about = identity.about();
-  return KvCipher::Make(key, absl::StrCat(absl::BytesToHexString(about.model_id()), "\n",
-                                          about.layers().begin(), "\n", about.layers().end(), "\n",
-                                          identity.device(), "\n", identity.setting()));
-}
 
 // Removes stores that nobody has open, the least recently used first, until no more is left of them
 // than `options` say.
@@ -109,40 +77,21 @@ void RemoveOthers(const std::string& root, const std::string& own,
 
 // Names() has the file last when the store is opened again. The kernel's own stamps are too coarse
 // to tell blocks of one sequence apart.
-void Touch(int fd) {
+void Touch(const std::string& path) {
   const timespec now = absl::ToTimespec(WallNow());
   const timespec times[2] = {now, now};
-  futimens(fd, times);
-}
-
-absl::StatusOr<std::string> ReadAll(const std::string& path, bool counts_as_used) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return absl::NotFoundError(SystemError(path).message());
-  struct stat about = {};
-  if (fstat(file.fd(), &about) != 0) return SystemError(path);
-  std::string bytes(static_cast<size_t>(about.st_size), '\0');
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = read(file.fd(), bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return SystemError(path);
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  bytes.resize(done);
-  if (counts_as_used) Touch(file.fd());
-  return bytes;
+  utimensat(AT_FDCWD, path.c_str(), times, 0);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Open(Options options) {
   const std::string& root = options.folder;
-  const auto key = KeyOf(root);
+  const auto key = KvKeyOf(root);
   if (!key.ok()) return key.status();
-  auto caller = CipherOf(*key, options.identity);
+  auto caller = KvCipherOf(*key, options.identity);
   if (!caller.ok()) return caller.status();
-  auto writer = CipherOf(*key, options.identity);
+  auto writer = KvCipherOf(*key, options.identity);
   if (!writer.ok()) return writer.status();
   const std::string folder = absl::StrCat(root, "/", caller->folder());
   auto lock = Lock(folder, options.waits);
@@ -194,14 +143,32 @@ void KvStore::Scan() {
   }
 }
 
+void KvStore::UseCuts(Join join) {
+  const auto key = KvKeyOf(root_);
+  if (!key.ok()) return;  // Open() has read it: it has gone since
+  join_ = std::move(join);
+  cuts_.emplace(root_, *key, identity_);
+}
+
 uint64_t KvStore::bytes_used() const {
   absl::MutexLock lock(mu_);
   return bytes_used_;
 }
 
-std::vector<KvName> KvStore::Names() const {
+uint64_t KvStore::waiting_bytes() const {
   absl::MutexLock lock(mu_);
-  return NamesByUse();
+  return waiting_bytes_;
+}
+
+std::vector<KvName> KvStore::Names() const {
+  std::vector<KvName> names;
+  if (cuts_) names = cuts_->Names();
+  absl::MutexLock lock(mu_);
+  std::erase_if(names, [this](const KvName& name)
+                           ABSL_SHARED_LOCKS_REQUIRED(mu_) { return blocks_.contains(name); });
+  const std::vector<KvName> own = NamesByUse();
+  names.insert(names.end(), own.begin(), own.end());
+  return names;
 }
 
 std::vector<KvName> KvStore::NamesByUse() const {
@@ -219,7 +186,7 @@ void KvStore::Put(const KvCipher::BlockId& id, std::string bytes) {
   absl::MutexLock lock(mu_);
   Erase(name);
   const uint64_t size = bytes.size() + kKvSealBytes;
-  if (size > bytes_max_ || waiting_bytes_ + size > kWaitingBytesMax) {
+  if (size > bytes_max_ || waiting_bytes_ + size > kKvWaitingBytesMax) {
     lost_.push_back(name);
     return;
   }
@@ -241,22 +208,22 @@ void KvStore::Put(const KvCipher::BlockId& id, std::string bytes) {
 
 absl::StatusOr<std::string> KvStore::Get(const KvCipher::BlockId& id) {
   const KvName& name = id.name;
+  bool is_there = false;
   {
     absl::MutexLock lock(mu_);
     const auto found = blocks_.find(name);
-    if (found == blocks_.end()) {
-      lost_.push_back(name);
-      return absl::NotFoundError("a KV block is not there");
-    }
-    found->second.used = FileTime(fs::file_time_type::clock::now());
-    if (const auto waiting = found->second.waiting; waiting != nullptr) {
+    is_there = found != blocks_.end();
+    if (is_there) found->second.used = FileTime(fs::file_time_type::clock::now());
+    if (const auto waiting = is_there ? found->second.waiting : nullptr; waiting != nullptr) {
       if (waiting->scope == id.scope) return waiting->bytes;
       Lose(name);
       return absl::DataLossError("a KV block is of another scope");
     }
   }
+  if (!is_there) return GetFromCuts(id);
   const std::string path = PathOf(ciphers_.caller, name);
-  auto sealed = ReadAll(path, /*counts_as_used=*/true);
+  auto sealed = ReadKvFile(path);
+  if (sealed.ok()) Touch(path);
   auto bytes = sealed.ok() ? ciphers_.caller.Open(id, *sealed) : sealed;
   absl::MutexLock lock(mu_);
   const auto found = blocks_.find(name);
@@ -267,6 +234,26 @@ absl::StatusOr<std::string> KvStore::Get(const KvCipher::BlockId& id) {
     found->second.scope = std::string(id.scope);
     ++changes_;
   }
+  return bytes;
+}
+
+absl::StatusOr<std::string> KvStore::GetFromCuts(const KvCipher::BlockId& id) {
+  absl::StatusOr<std::string> bytes = absl::NotFoundError("a KV block is not there");
+  if (cuts_) {
+    const auto parts = cuts_->Read(id);
+    bytes = parts.ok() ? join_(*parts) : parts.status();
+  }
+  if (bytes.ok()) {
+    Put(id, *bytes);
+    return bytes;
+  }
+  if (!absl::IsNotFound(bytes.status())) {
+    LOG(WARNING) << folder_ << ": a block of other layers: " << bytes.status().message()
+                 << "; its tokens are fed again";
+  }
+  if (cuts_) cuts_->Forget(id.name);
+  absl::MutexLock lock(mu_);
+  lost_.push_back(id.name);
   return bytes;
 }
 
@@ -317,9 +304,9 @@ void KvStore::Wake() {
 }
 
 absl::StatusOr<KvStore::Reader> KvStore::NewReader() const {
-  const auto key = KeyOf(root_);
+  const auto key = KvKeyOf(root_);
   if (!key.ok()) return key.status();
-  auto cipher = CipherOf(*key, identity_);
+  auto cipher = KvCipherOf(*key, identity_);
   if (!cipher.ok()) return cipher.status();
   return Reader(this, *std::move(cipher));
 }
@@ -333,11 +320,21 @@ absl::StatusOr<std::string> KvStore::Reader::Read(const KvCipher::BlockId& id) c
     waiting = found->second.waiting;
   }
   if (waiting != nullptr) return waiting->bytes;
-  const auto sealed = ReadAll(store_->PathOf(cipher_, id.name), /*counts_as_used=*/false);
+  const auto sealed = ReadKvFile(store_->PathOf(cipher_, id.name));
   return sealed.ok() ? cipher_.Open(id, *sealed) : sealed;
 }
 
+void KvStore::Use(absl::Span<const KvName> names) {
+  absl::MutexLock lock(mu_);
+  int64_t used = FileTime(fs::file_time_type::clock::now());
+  for (size_t i = names.size(); i > 0; --i) {
+    const auto found = blocks_.find(names[i - 1]);
+    if (found != blocks_.end()) found->second.used = used++;
+  }
+}
+
 void KvStore::Forget(const KvName& name) {
+  if (cuts_) cuts_->Forget(name);
   absl::MutexLock lock(mu_);
   Erase(name);
 }
@@ -386,8 +383,8 @@ absl::Status KvStore::Write(const KvName& name, const Unwritten& block) const {
       status = SystemError(folder_);
     }
   }
-  Touch(fd);
   if (close(fd) != 0 && status.ok()) status = SystemError(folder_);
+  Touch(unfinished);
   const std::string path = PathOf(ciphers_.writer, name);
   if (status.ok() && rename(unfinished.c_str(), path.c_str()) != 0) status = SystemError(folder_);
   if (!status.ok()) unlink(unfinished.c_str());

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,11 +29,16 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/node.pb.h"
 #include "shard/kv_store/kv_block.h"
 #include "shard/kv_store/kv_cipher.h"
+#include "shard/kv_store/kv_cuts.h"
 
 namespace strata {
+
+// Of blocks that wait to be written; more are lost.
+inline constexpr uint64_t kKvWaitingBytesMax = 512 << 20;
 
 // Follows what a store keeps, such as to copy it to another node
 // (shard/kv_transfer/kv_replicator.h).
@@ -58,16 +64,25 @@ class KvStore {
   // Ends its followers, and waits until everything is written.
   ~KvStore();
 
-  // Of the blocks that are there, the least recently used first.
+  // From now on blocks are also made of what stores of other layers have of them (kv_cuts.h), by
+  // `join`. Looks through all stores of the node.
+  using Join = std::function<absl::StatusOr<std::string>(absl::Span<const KvCuts::Part>)>;
+  void UseCuts(Join join);
+
+  // Of the blocks that are there, or can be made, the least recently used first.
   std::vector<KvName> Names() const;
 
   // Takes a block, instead of one of that name that is there. Does not wait for the disk. A block
   // that cannot be kept is lost (TakeLost()), with one line in the log; so are the least recently
   // used ones where there is no room for it. Put the last of a sequence's blocks first.
   void Put(const KvCipher::BlockId& id, std::string bytes);
-  // kNotFound: it is not there; kDataLoss: it is damaged, or of another scope. In both cases it is
-  // lost. Blocks on the disk.
+  // kNotFound: it is not there; kDataLoss: it is damaged, or of another scope; or what
+  // UseCuts() was given says. In all cases it is lost. What was made is kept, as by Put(). Blocks
+  // on the disk.
   absl::StatusOr<std::string> Get(const KvCipher::BlockId& id);
+  // A sequence's first blocks: they count as used now, the first one last, as those behind them are
+  // of no use alone. Their files stay as old as they are.
+  void Use(absl::Span<const KvName> names);
   void Forget(const KvName& name);
 
   // The blocks that were lost since the last call.
@@ -76,7 +91,8 @@ class KvStore {
   const std::string& folder() const { return folder_; }
   const wire::KvIdentity& identity() const { return identity_; }
   uint64_t bytes_max() const { return bytes_max_; }
-  uint64_t bytes_used() const;  // any thread
+  uint64_t bytes_used() const;     // any thread
+  uint64_t waiting_bytes() const;  // to be written; any thread
 
   using Followers = std::vector<std::unique_ptr<KvFollower>>;
   // Replaces the followers, which end with the store at the latest, by those of `make`; those that
@@ -137,6 +153,7 @@ class KvStore {
   std::string PathOf(const KvCipher& cipher, const KvName& name) const {
     return folder_ + "/" + cipher.FileOf(name);
   }
+  absl::StatusOr<std::string> GetFromCuts(const KvCipher::BlockId& id);
   // The least recently used first.
   std::vector<KvName> NamesByUse() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Lose(const KvName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -148,6 +165,8 @@ class KvStore {
   const Ciphers ciphers_;
   const int lock_fd_;
   const uint64_t bytes_max_;
+  Join join_;
+  std::optional<KvCuts> cuts_;
 
   mutable absl::Mutex mu_;
   std::map<KvName, Block> blocks_ ABSL_GUARDED_BY(mu_);

@@ -259,6 +259,13 @@ class KvReplicasImpl final : public KvReplicas {
     if (!is_too_large && HashOfBytes(bytes) != block.hash()) {
       return absl::DataLossError("a KV block was damaged on its way");
     }
+    uint64_t waiting = bytes.size();
+    for (const Call* const other : calls_) {
+      if (other->store != nullptr) waiting += other->store->waiting_bytes();
+    }
+    if (waiting > kKvWaitingBytesMax) {
+      return absl::ResourceExhaustedError("its disk is slower than copies come");
+    }
     Response response;
     KvStore* const store = call->store.get();
     // What is there already is worth more than a new block, unless the other node forgets it.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/integration/api_cluster.h"
 
@@ -39,6 +40,15 @@ class KeptPrompts : public testing::ApiCluster {
     return std::ranges::all_of(status["nodes"], [](const Json& node) {
       return node["state"] == "alive" && node["stages"].size() == 1 &&
              node["stages"][0]["state"] == "serving";
+    });
+  }
+  // A node has all of the prompt's blocks of both stages: its own, and the copies of the other's.
+  bool HasCopies(size_t node) {
+    const Json shown = Run(0, {"cache", "show", "--json"});
+    return std::ranges::any_of(shown["nodes"], [node](const Json& one) {
+      return one["node"] == kNames[node] && one["caches"].size() == 2 &&
+             std::ranges::all_of(one["caches"],
+                                 [](const Json& cache) { return cache["blocks"] >= 5; });
     });
   }
   // The files of blocks of a node.
@@ -183,15 +193,7 @@ TEST_F(KeptPrompts, ANodeThatIsLostForGoodCostsNoPrompt) {
                    {"temperature", 0}, {"ignore_eos", true}, {"stream", true}};
   testing::HttpClient client(ports_[0]);
   ASSERT_TRUE(client.Post("/v1/completions", body.dump()));
-  // Of both stages, on the node that will be left.
-  ASSERT_TRUE(Eventually([this] {
-    const Json shown = Run(0, {"cache", "show", "--json"});
-    return std::ranges::any_of(shown["nodes"], [](const Json& node) {
-      return node["node"] == kNames[0] && node["caches"].size() == 2 &&
-             std::ranges::all_of(node["caches"],
-                                 [](const Json& cache) { return cache["blocks"] >= 5; });
-    });
-  })) << Node(0, 1);
+  ASSERT_TRUE(Eventually([this] { return HasCopies(0); })) << Node(0, 1);
   (*nodes_[1])->Kill();
   const testing::HttpReply reply = client.Read();
   EXPECT_EQ(reply.status, 200);
@@ -199,6 +201,20 @@ TEST_F(KeptPrompts, ANodeThatIsLostForGoodCostsNoPrompt) {
   EXPECT_NE(reply.body.find("[DONE]"), std::string::npos);
   EXPECT_GE(MetricOf(0, "strata_prompt_tokens_loaded_total"), 300)
       << "from the copies of its layers";
+}
+
+TEST_F(KeptPrompts, LayersThatAreCutOtherwiseCostNoPrompt) {
+  const Outcome first = Ask(prompt_);
+  ASSERT_TRUE(Eventually([this] { return HasCopies(0) && HasCopies(1); })) << Node(0, 1);
+  for (const std::string cut : {"attic=0-3,cellar=4-5", "attic=0-5", "attic=0,cellar=1-5"}) {
+    ASSERT_TRUE(Run(0, {"unload", name_, "--json"}).is_object());
+    const Json loaded = Run(0, {"load", STRATA_DEMO_MODEL, "--assign", cut, "--seqs",
+                                absl::StrCat(seqs()), "--ctx", absl::StrCat(n_ctx()), "--json"});
+    ASSERT_TRUE(loaded.is_object()) << loaded;
+    const Outcome again = Ask(prompt_);
+    EXPECT_EQ(again.cached_tokens, (first.prompt_tokens - 1) / 64 * 64) << cut;
+    EXPECT_EQ(again.text, first.text) << cut;
+  }
 }
 
 class KeptNowhere : public KeptPrompts {

@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "shard/engine/sequence_state.h"
 #include "shard/engine/stage.h"
+#include "shard/kv_store/kv_folder.h"
 #include "shard/kv_store/kv_store.h"
 #include "tests/shard/engine/stage_chain.h"
 
@@ -151,7 +153,8 @@ std::unique_ptr<Chain> StoringChain(const std::shared_ptr<const ModelFile>& mode
   auto chain = std::make_unique<Chain>(model, cuts, options);
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     wire::KvIdentity identity;
-    identity.set_setting(absl::StrCat(i));
+    identity.mutable_about()->mutable_layers()->set_begin(cuts[i]);
+    identity.mutable_about()->mutable_layers()->set_end(cuts[i + 1]);
     auto store = KvStore::Open({.folder = folder,
                                 .identity = identity,
                                 .bytes_max = 1 << 24,
@@ -226,6 +229,67 @@ TEST_P(StageCaches, StoredBlocksAreLoadedByLaterStages) {
   ASSERT_TRUE(stage.Apply(BlockEdit(wire::KvEdit::FORGET, 0, names)).ok());
   EXPECT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 1, names)).code(), Code::kNotFound);
   EXPECT_TRUE(stage.StoredBlocks().empty());
+}
+
+// What stages have stored is joined for a stage with all of their layers, and split again.
+TEST_P(StageCaches, StoredBlocksAreLoadedByStagesThatAreCutOtherwise) {
+  StageOptions options = OptionsOf(GetParam());
+  options.n_ctx = 256;
+  if (options.cache.kv_cells != 0) options.cache.kv_cells = 512;
+  constexpr uint32_t kLength = 2 * kKvBlockTokens;
+  const std::string folder = testing::MakeTestFolder();
+  const std::vector<KvName> names = KvNamesOf("", std::vector<int32_t>(kLength, 1));
+  const auto bytes_of = [](Stage* stage) { return stage->ReadCache(0, 0, kLength)->bytes; };
+  std::string caches[2];
+  {
+    const auto first = StoringChain(model_, cuts_, options, folder);
+    for (uint32_t at = 0; at < kLength; at += 64) {
+      ASSERT_TRUE(first->Decode(Prompt(0, static_cast<int32_t>(at), 64)).ok());
+    }
+    for (const size_t i : {0, 1}) {
+      ASSERT_TRUE(first->stage(i).Apply(BlockEdit(wire::KvEdit::STORE, 0, names)).ok());
+      caches[i] = bytes_of(&first->stage(i));
+    }
+  }
+  const uint32_t n = cuts_.back();
+  auto all = StoringChain(model_, {0, n}, options, folder);
+  if (!all->stage(0).SplitsCaches()) {
+    EXPECT_TRUE(all->stage(0).StoredBlocks().empty());
+    return;
+  }
+  EXPECT_EQ(all->stage(0).StoredBlocks().size(), names.size());
+  ASSERT_EQ(all->stage(0).Apply(BlockEdit(wire::KvEdit::LOAD, 0, names)), absl::OkStatus());
+  const std::string joined = bytes_of(&all->stage(0));
+  ClearKvFolders(folder, "");  // but for that of `all`
+  all = nullptr;
+  const auto last = StoringChain(model_, cuts_, options, folder);
+  for (const size_t i : {0, 1}) {
+    Stage& stage = last->stage(i);
+    EXPECT_EQ(stage.StoredBlocks().size(), names.size());
+    ASSERT_EQ(stage.Apply(BlockEdit(wire::KvEdit::LOAD, 0, names)), absl::OkStatus());
+    EXPECT_TRUE(bytes_of(&stage) == caches[i]) << "other bytes";
+    EXPECT_TRUE(*LayersOf(joined, n, {cuts_[i], cuts_[i + 1]}) ==
+                *LayersOf(caches[i], cuts_[i + 1] - cuts_[i], {0, cuts_[i + 1] - cuts_[i]}));
+  }
+}
+
+TEST_P(StageCaches, ASequenceThatGrowsIsCopiedFromItsBeginning) {
+  StageOptions options = OptionsOf(GetParam());
+  options.n_ctx = 256;
+  if (options.cache.kv_cells != 0) options.cache.kv_cells = 512;
+  const auto chain = StoringChain(model_, cuts_, options, testing::MakeTestFolder());
+  Stage& stage = chain->stage(0);
+  if (!stage.SplitsCaches()) return;  // its states do not need each other
+  const std::vector<KvName> names =
+      KvNamesOf("", std::vector<int32_t>(size_t{3} * kKvBlockTokens, 1));
+  for (int32_t at = 0; at < 192; at += 64) ASSERT_TRUE(chain->Decode(Prompt(0, at, 64)).ok());
+  wire::KvEdit first = BlockEdit(wire::KvEdit::STORE, 0, {names[0], names[1]});
+  ASSERT_TRUE(stage.Apply(first).ok());
+  wire::KvEdit next = BlockEdit(wire::KvEdit::STORE, 0, {names[2]});
+  next.set_begin(2 * kKvBlockTokens);
+  ASSERT_TRUE(stage.Apply(next).ok());
+  EXPECT_EQ(stage.StoredBlocks(), (std::vector<KvName>{names[2], names[1], names[0]}))
+      << "the least recently used first";
 }
 
 // Bit for bit: the cells of a sequence do not depend on other sequences.

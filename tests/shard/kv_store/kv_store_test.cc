@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -101,6 +102,16 @@ TEST_F(KvStoreTest, NamesTheLeastRecentlyUsedFirst) {
   store = Open();
   ASSERT_EQ(store->Names().size(), 3u);
   EXPECT_EQ(store->Names().back(), Name(1));
+}
+
+TEST_F(KvStoreTest, WhatASequenceBeginsWithIsUsedWithIt) {
+  const std::unique_ptr<KvStore> store = Open("a model", 3500);
+  for (const int i : {2, 1, 9}) store->Put({Name(i), ""}, std::string(1000, 'x'));
+  store->Use({Name(1), Name(2), Name(5)});
+  EXPECT_EQ(store->Names(), (std::vector<KvName>{Name(9), Name(2), Name(1)}));
+  EXPECT_EQ(store->KeptBlocks().front().name, Name(1));
+  store->Put({Name(3), ""}, std::string(1000, 'x'));
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(9)});
 }
 
 TEST_F(KvStoreTest, AClockThatWasSetBackLosesNothingButTheOrder) {
@@ -369,6 +380,93 @@ TEST(KvNames, AreOfAllTokensBeforeAndOfTheScope) {
   const std::vector<KvName> later = KvNamesOf("", tokens);
   EXPECT_EQ(later[1], names[1]);
   EXPECT_NE(later[2], names[2]);
+}
+
+// Stores of a model whose stages have other layers.
+class KvCutsTest : public KvStoreTest {
+ protected:
+  static wire::KvIdentity Cut(uint32_t begin, uint32_t end, const std::string& setting = "") {
+    wire::KvIdentity identity = IdentityOf(setting);
+    identity.mutable_about()->set_model_id("id");
+    identity.mutable_about()->mutable_layers()->set_begin(begin);
+    identity.mutable_about()->mutable_layers()->set_end(end);
+    return identity;
+  }
+  std::unique_ptr<KvStore> OpenCut(const wire::KvIdentity& identity) {
+    auto store = KvStore::Open({.folder = Folder(),
+                                .identity = identity,
+                                .bytes_max = 1 << 20,
+                                .others_bytes_max = 1 << 20});
+    EXPECT_TRUE(store.ok()) << store.status();
+    if (!store.ok()) return nullptr;
+    (*store)->UseCuts([](absl::Span<const KvCuts::Part> parts) -> absl::StatusOr<std::string> {
+      std::string joined;
+      for (const KvCuts::Part& part : parts) {
+        EXPECT_EQ(part.bytes.size(), part.n_layers);
+        const auto n = part.layers.end() - part.layers.begin();
+        absl::StrAppend(&joined, part.bytes.substr(part.layers.begin(), n));
+      }
+      if (absl::StrContains(joined, '?')) return absl::InvalidArgumentError("they do not fit");
+      return joined;
+    });
+    return *std::move(store);
+  }
+  // A store that is closed again, with a letter of each layer in each of its blocks.
+  void Keep(const wire::KvIdentity& identity, const std::map<int, std::string>& blocks) {
+    const auto store = OpenCut(identity);
+    for (const auto& [name, bytes] : blocks) store->Put({Name(name), "scope"}, bytes);
+  }
+  std::string Get(KvStore* store, int name) {
+    auto bytes = store->Get({Name(name), "scope"});
+    return bytes.ok() ? *bytes : std::string(bytes.status().message());
+  }
+};
+
+TEST_F(KvCutsTest, BlocksAreMadeOfThoseOfOtherLayers) {
+  Keep(Cut(0, 4), {{1, "abcd"}, {2, "ABCD"}, {3, "xxxx"}});
+  Keep(Cut(3, 6), {{1, "def"}, {2, "DEF"}});
+  Keep(Cut(4, 6), {{1, "ef"}, {4, "EF"}});
+  Keep(Cut(0, 6, "another setting"), {{3, "123456"}});
+  auto store = OpenCut(Cut(1, 6));
+  EXPECT_EQ(store->Names().size(), 2u) << "of 3 and 4 some layers are missing";
+  EXPECT_EQ(store->bytes_used(), 0u);
+  EXPECT_EQ(Get(store.get(), 1), "bcdef");
+  EXPECT_EQ(Get(store.get(), 2), "BCDEF");
+  EXPECT_EQ(Get(store.get(), 3), "a KV block is not there");
+  EXPECT_EQ(store->TakeLost(), std::vector<KvName>{Name(3)});
+  EXPECT_EQ(store->Names().size(), 2u);
+  store = nullptr;
+
+  // They are its own now.
+  for (const KvFolder& folder : ListKvFolders(Folder())) {
+    if (folder.cache.about().layers().begin() != 1) RemoveKvFolder(folder.path);
+  }
+  store = OpenCut(Cut(1, 6));
+  EXPECT_EQ(Get(store.get(), 1), "bcdef");
+  // And those of a part of its layers.
+  EXPECT_EQ(Get(OpenCut(Cut(2, 4)).get(), 2), "CD");
+}
+
+TEST_F(KvCutsTest, WhatIsForgottenOrOfNoUseLeavesTheDisk) {
+  Keep(Cut(0, 2), {{1, "ab"}, {2, "?b"}, {3, "ab"}, {4, "ab"}});
+  Keep(Cut(2, 4), {{1, "cd"}, {2, "cd"}, {3, "cd"}, {4, "cd"}});
+  const auto left = [this] {
+    uint64_t n = 0;
+    for (const KvFolder& folder : ListKvFolders(Folder())) n += folder.cache.blocks();
+    return n;
+  };
+  const auto store = OpenCut(Cut(0, 4));
+  EXPECT_EQ(store->Names().size(), 4u);
+  store->Forget(Name(1));
+  EXPECT_EQ(left(), 6u);
+  EXPECT_EQ(Get(store.get(), 2), "they do not fit");
+  EXPECT_EQ(left(), 4u);
+  EXPECT_TRUE(absl::IsDataLoss(store->Get({Name(3), "another scope"}).status()));
+  EXPECT_EQ(left(), 2u);
+  for (const KvFolder& folder : ListKvFolders(Folder())) fs::remove_all(folder.path);
+  EXPECT_TRUE(absl::IsNotFound(store->Get({Name(4), "scope"}).status()));
+  EXPECT_EQ(store->TakeLost(), (std::vector<KvName>{Name(2), Name(3), Name(4)}));
+  EXPECT_TRUE(store->Names().empty());
 }
 
 }  // namespace
