@@ -17,7 +17,9 @@ std::string Percentiles(std::vector<double> values) {
 }  // namespace
 
 void ChaosTotals::Add(const std::string& fault, const RoundStats& stats) {
-  for (Pauses* const pauses : {&pauses_, &pauses_of_[fault]}) {
+  std::vector<Pauses*> of = {&pauses_, &pauses_of_[fault]};
+  if (stats.hit_coordinator) of.push_back(&pauses_of_["the coordinator, by any of these"]);
+  for (Pauses* const pauses : of) {
     pauses->all.push_back(stats.pause);
     pauses->loading.push_back(stats.loading);
   }

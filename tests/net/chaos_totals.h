@@ -38,7 +38,7 @@ class ChaosTotals {
     std::vector<double> all, loading;
   };
   Pauses pauses_;                            // by round
-  std::map<std::string, Pauses> pauses_of_;  // by fault
+  std::map<std::string, Pauses> pauses_of_;  // by fault; of those that hit the coordinator
   std::vector<double> ended_;                // by round
   size_t hit_coordinator_ = 0, hit_gateway_ = 0;
   size_t requests_ = 0, excused_ = 0, tokens_ = 0, ties_ = 0, longest_sequence_ = 0;
