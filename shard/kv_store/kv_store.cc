@@ -251,7 +251,8 @@ absl::StatusOr<std::string> KvStore::GetFromCuts(const KvCipher::BlockId& id) {
     LOG(WARNING) << folder_ << ": a block of other layers: " << bytes.status().message()
                  << "; its tokens are fed again";
   }
-  if (cuts_) cuts_->Forget(id.name);
+  // With more memory they are of use.
+  if (cuts_ && !absl::IsResourceExhausted(bytes.status())) cuts_->Forget(id.name);
   absl::MutexLock lock(mu_);
   lost_.push_back(id.name);
   return bytes;
