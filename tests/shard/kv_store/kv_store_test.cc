@@ -407,6 +407,7 @@ class KvCutsTest : public KvStoreTest {
         absl::StrAppend(&joined, part.bytes.substr(part.layers.begin(), n));
       }
       if (absl::StrContains(joined, '?')) return absl::InvalidArgumentError("they do not fit");
+      if (absl::StrContains(joined, '!')) return absl::ResourceExhaustedError("no memory");
       return joined;
     });
     return *std::move(store);
@@ -448,7 +449,7 @@ TEST_F(KvCutsTest, BlocksAreMadeOfThoseOfOtherLayers) {
 }
 
 TEST_F(KvCutsTest, WhatIsForgottenOrOfNoUseLeavesTheDisk) {
-  Keep(Cut(0, 2), {{1, "ab"}, {2, "?b"}, {3, "ab"}, {4, "ab"}});
+  Keep(Cut(0, 2), {{1, "ab"}, {2, "?b"}, {3, "ab"}, {4, "a!"}});
   Keep(Cut(2, 4), {{1, "cd"}, {2, "cd"}, {3, "cd"}, {4, "cd"}});
   const auto left = [this] {
     uint64_t n = 0;
@@ -462,10 +463,11 @@ TEST_F(KvCutsTest, WhatIsForgottenOrOfNoUseLeavesTheDisk) {
   EXPECT_EQ(Get(store.get(), 2), "they do not fit");
   EXPECT_EQ(left(), 4u);
   EXPECT_TRUE(absl::IsDataLoss(store->Get({Name(3), "another scope"}).status()));
+  EXPECT_EQ(Get(store.get(), 4), "no memory");
   EXPECT_EQ(left(), 2u);
   for (const KvFolder& folder : ListKvFolders(Folder())) fs::remove_all(folder.path);
   EXPECT_TRUE(absl::IsNotFound(store->Get({Name(4), "scope"}).status()));
-  EXPECT_EQ(store->TakeLost(), (std::vector<KvName>{Name(2), Name(3), Name(4)}));
+  EXPECT_EQ(store->TakeLost(), (std::vector<KvName>{Name(2), Name(3), Name(4), Name(4)}));
   EXPECT_TRUE(store->Names().empty());
 }
 
