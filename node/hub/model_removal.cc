@@ -45,6 +45,10 @@ bool IsMeant(const LocalModel& model, absl::string_view name) {
 }  // namespace
 
 absl::StatusOr<ModelRemoval> FindRemoval(const ModelFolders& folders, absl::string_view name) {
+  if (name.empty()) {
+    return absl::NotFoundError(
+        "the model's name is empty; strata models lists those that are here");
+  }
   const std::string shown = PrintableText::OfPath(name.substr(0, kModelNameBytesMax)).str();
   std::vector<ModelRemoval> own;
   for (const LocalModel& model : FindLocalModels({.strata = folders.strata})) {

@@ -194,7 +194,7 @@ absl::StatusOr<ModelSource> ParseModelSource(absl::string_view name) {
     }
   }
   return absl::NotFoundError(
-      absl::StrCat(PrintableText::From(name).str(),
+      absl::StrCat(name.empty() ? "''" : PrintableText::From(name).str(),
                    " is not the name of a model on the network: "
                    "those are hf:ORG/REPO, ollama:NAME and https://HOST/FILE.gguf"));
 }

@@ -93,6 +93,7 @@ TEST_F(ModelRemovalTest, WhatIsNotHereIsNotRemoved) {
        {std::string("hf:org/none"), std::string("qwen3-8b"), elsewhere, std::string("")}) {
     EXPECT_THAT(Find(name), StatusIs(absl::StatusCode::kNotFound)) << name;
   }
+  EXPECT_THAT(Find(""), StatusIs(absl::StatusCode::kNotFound, HasSubstr("name is empty")));
 }
 
 TEST_F(ModelRemovalTest, LinksAreTakenIntoAccount) {
